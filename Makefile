@@ -1,0 +1,40 @@
+# Every target sets up what it needs: the environment is made once, in .venv, and a second run starts at once.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: study test test-long lint env clean help
+
+help:            ## list the targets
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+study: $(STAMP)  ## run the study `quick` and print its report (about a quarter of an hour on two cores)
+	$(BIN)/reread study run $(or $(STUDY),quick)
+
+test: $(STAMP)   ## every test that takes seconds, and the import rule
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" $(ARGS)
+
+test-long: $(STAMP)  ## the forms that take minutes: killed processes, several workers, whole studies
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long $(ARGS)
+
+lint: $(STAMP)   ## ruff and the import rule
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+env: $(STAMP)    ## the environment only
+
+# torch first and alone: deepspeed is a source package and looks for it
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else "reread needs Python 3.11 or 3.12; this is %d.%d. Use: make PYTHON=python3.11 ..." % sys.version_info[:2])'
+	@echo "Setting up $(VENV) (some minutes, once)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip==26.3" "setuptools==84.2.1" "wheel==0.48.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(STAMP)
+
+clean:           ## remove caches; artifacts (.reread) and the environment stay
+	rm -rf .pytest_cache .ruff_cache build *.egg-info
+	find . -name __pycache__ -not -path "./$(VENV)/*" -prune -exec rm -rf {} +

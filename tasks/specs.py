@@ -1,0 +1,272 @@
+"""What each stage is asked to do, as typed data.
+
+One pydantic model per stage. The same model is the Prefect form, the YAML schema, the `--set` target of the command
+line and, resolved, part of the artifact's identity. No field may change meaning without the stage's version changing.
+This module imports neither torch nor ray, so that `reread --help` and the plan of a study stay quick.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Order = Literal["default", "question_first", "alternate", "twice", "repeat", "filler"]
+ORDERS: tuple[Order, ...] = ("default", "question_first", "alternate", "twice", "repeat", "filler")
+DisjointOrder = Literal["small_first", "large_first"]
+
+
+class Spec(BaseModel):
+    """Base: frozen, unknown fields refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# ---------------------------------------------------------------------------------------------------------- corpus
+class CorpusSpec(Spec):
+    """Which text, and how it is cleaned and split. Produces a `corpus` artifact: one Arrow row per document."""
+
+    source: Literal["pydocs", "files", "huggingface"] = Field("pydocs", description="Where the documents come from")
+    packages: tuple[str, ...] = Field((), description="pydocs: distributions to read; empty = the built-in list")
+    held_out_packages: tuple[str, ...] = Field(
+        ("networkx",), description="pydocs: distributions whose documents all go to the split `held_out`")
+    minimum_characters: int = Field(200, ge=1, description="Shorter documents are left out and counted [characters]")
+    paths: tuple[str, ...] = Field((), description="files: globs of .txt, .jsonl or .parquet files, optionally .gz")
+    dataset: str | None = Field(None, description="huggingface: data set name or local folder")
+    dataset_config: str | None = Field(None, description="huggingface: configuration name")
+    dataset_split: str = Field("train", description="huggingface: split to read")
+    text_column: str = Field("text", description="files, huggingface: column or key that holds the text")
+    on_bad_record: Literal["error", "skip"] = Field(
+        "error", description="A record that cannot be read stops the stage, or is left out and counted by reason")
+    near_duplicate_jaccard: float = Field(
+        0.8, ge=0.3, le=1.0, description="Documents at least this similar on 5-word shingles are near-duplicates")
+    deduplicate: bool = Field(True, description="Remove exact (folded) and near-duplicates")
+    validation_share: float = Field(0.05, ge=0, lt=0.5, description="Share of documents, by hash, in `validation`")
+    test_share: float = Field(0.10, ge=0, lt=0.5, description="Share of documents, by hash, in `test`")
+    maximum_documents: int | None = Field(None, ge=1, description="Keep the first n by hash; None = all")
+
+    @model_validator(mode="after")
+    def _source_has_what_it_needs(self) -> CorpusSpec:
+        if self.source == "files" and not self.paths:
+            raise ValueError("source 'files' needs `paths`: one or more globs, for example ['data/*.jsonl.gz']")
+        if self.source == "huggingface" and not self.dataset:
+            raise ValueError("source 'huggingface' needs `dataset`: a hub name or a local folder")
+        return self
+
+
+class TokeniseSpec(Spec):
+    """Corpus to Arrow shards. Produces a `shards` artifact that also carries the tokenizer."""
+
+    tokenizer: str = Field("gpt2", description="gpt2, bpe:<vocabulary size>, bytes, ids:<n>, or hf:<path or name>")
+    row_tokens: int = Field(2048, ge=8, le=1 << 20, description="N; a row holds N+1 tokens [tokens]")
+    shard_rows: int = Field(4096, ge=1, description="Rows per shard, the unit of restart")
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+class RecallRowsSpec(Spec):
+    """Training rows with attribute lines appended. Produces a `rows` artifact, the same for every architecture."""
+
+    kind: Literal["recall"] = "recall"
+    tokens: int = Field(3_900_000, ge=1000, description="Training tokens in all, padding not counted [tokens]")
+    validation_tokens: int = Field(40_000, ge=0, description="Tokens of validation rows [tokens]")
+    batch_tokens: int = Field(1024, ge=64, description="Tokens of a batch, rows bucketed by length [tokens]")
+    maximum_document_tokens: int = Field(120, ge=16, description="Documents are cut at the last full line within this")
+    maximum_questions: int = Field(6, ge=1, description="Attribute lines appended to a row")
+    maximum_row_tokens: int = Field(512, ge=32, description="Longer rows are left out and counted")
+    order_shares: dict[Order, float] = Field(
+        default_factory=lambda: {"default": 0.6, "question_first": 0.2, "twice": 0.2},
+        description="Share of rows drawn in each prompt order, by (seed, row)")
+    swap_share: float = Field(0.5, ge=0, le=1, description="Share of document rows whose values are replaced by others")
+    list_share_first: float = Field(1.0, ge=0, le=1, description="Share of synthetic list rows at the first row")
+    list_share_last: float = Field(0.2, ge=0, le=1, description="Share of synthetic list rows at the last row")
+    list_lines: tuple[int, int] = Field((4, 8), description="Fewest and most lines of a synthetic list")
+    seed: int = Field(0, ge=0, description="Draws everything; never the training seed")
+
+
+class DisjointRowsSpec(Spec):
+    """Training rows of JRT's set intersection (jrt.md 6.1). Produces a `rows` artifact of token ids."""
+
+    kind: Literal["disjoint"] = "disjoint"
+    vocabulary: int = Field(256, ge=32, description="Ids 0..3 are special, the rest is content")
+    sizes: tuple[tuple[int, int], ...] = Field(
+        ((4, 16), (4, 32), (4, 64)), description="(small, large) set sizes; both orders of each are drawn")
+    batches: int = Field(1500, ge=1, description="Training batches; every batch has one size pair and order")
+    batch_tokens: int = Field(1536, ge=32, description="Tokens of a batch [tokens]")
+    curriculum: float = Field(2 / 3, ge=0, le=1, description="Sizes are added one by one until this share of training")
+    seed: int = Field(0, ge=0, description="Draws everything")
+
+
+# ------------------------------------------------------------------------------------------------------------ train
+class ObjectiveSpec(Spec):
+    """What is predicted. The terms are means over their own targets, then weighted."""
+
+    kind: Literal["auto", "next_token", "prefix_lm", "answers"] = Field(
+        "auto", description="auto: `answers` on rows; on shards `prefix_lm` for prefix models, else `next_token`")
+    mask_share: float = Field(0.15, ge=0, le=1, description="Share of prefix positions masked (JRT 5: 0.15)")
+    mask_weight: float = Field(0.25, ge=0, description="Weight of the masked term (JRT 5: 0.25)")
+    prefix_share: float = Field(0.5, gt=0, lt=1, description="shards: prefix length as a share of N (JRT: 1024/2048)")
+    normalisation: Literal["paper", "released"] = Field(
+        "paper", description="paper divides the sum by the sum of weights (JRT Eq. 5); the released code does not")
+    boundary: Literal["released", "predict"] = Field(
+        "released", description="Whether slot m-1 predicts token m (contract 3); the released code never does")
+    document_share: float = Field(
+        0.10, ge=0, le=1, description="answers: share of document tokens that causal models also predict")
+    document_weight: float = Field(1.0, ge=0, description="answers: weight of that term")
+    document_boundaries: bool = Field(
+        True, description="shards: documents of a row do not see each other (the released code lets them)")
+
+
+class OptimiserSpec(Spec):
+    """AdamW, or Muon for matrices with AdamW for the rest. Weight decay spares biases, norms and embeddings."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = Field(8e-4, gt=0, description="AdamW's peak rate (with muon: embedding, norms, convolutions)")
+    matrix_learning_rate: float = Field(0.02, gt=0, description="Muon's peak rate for matrices")
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(0.1, ge=0)
+    momentum: float = Field(0.95, ge=0, lt=1, description="Muon's momentum")
+    schedule: Literal["cosine", "linear"] = "cosine"
+    warmup_steps: int = Field(600, ge=0)
+    final_share: float = Field(0.1, ge=0, le=1, description="Rate at the last step as a share of the peak")
+    clip: float = Field(1.0, gt=0, description="Gradient norm is clipped at this")
+
+
+class TrainSpec(Spec):
+    """How a model is trained, the same for every architecture of a study unless overridden there."""
+
+    data: Literal["rows", "shards"] = Field("rows", description="Recall rows, or natural text from the shards")
+    steps: int | None = Field(None, ge=1, description="Optimiser steps; None = all batches of the rows once")
+    objective: ObjectiveSpec = ObjectiveSpec()
+    optimiser: OptimiserSpec = OptimiserSpec()
+    trainer: Literal["in_process", "deepspeed"] = Field(
+        "in_process", description="in_process: a plain loop for small models; deepspeed: Ray Train workers")
+    workers: int = Field(1, ge=1, description="deepspeed: training workers")
+    gpus_per_worker: int = Field(0, ge=0, le=1)
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    global_batch_rows: int = Field(256, ge=1, description="shards: rows of one optimiser step, over all workers")
+    micro_batch_rows: int = Field(8, ge=1, description="shards: rows of one forward pass on one worker")
+    threads: int = Field(1, ge=1, description="CPU threads of a training process")
+    checkpoint_every: int = Field(500, ge=1, description="Steps between resumable checkpoints")
+    validate_every: int = Field(500, ge=1, description="Steps between validations")
+    validation_batches: int = Field(16, ge=1)
+    log_every: int = Field(25, ge=1, description="Steps between points of the curves")
+    maximum_restarts: int = Field(2, ge=0, description="deepspeed: worker failures survived")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TrainSpec:
+        if self.trainer == "in_process" and (self.workers != 1 or self.zero_stage != 0):
+            raise ValueError("trainer 'in_process' has one worker and no ZeRO; use trainer 'deepspeed'")
+        if self.optimiser.kind == "muon" and self.zero_stage > 0:
+            raise ValueError("optimiser 'muon' needs whole matrices: zero_stage must be 0, or use 'adamw'")
+        if self.data == "shards":
+            if self.steps is None:
+                raise ValueError("data 'shards' needs `steps`")
+            if self.global_batch_rows % (self.micro_batch_rows * self.workers):
+                raise ValueError(
+                    f"global_batch_rows {self.global_batch_rows} is not a multiple of micro_batch_rows x workers = "
+                    f"{self.micro_batch_rows * self.workers}; row order would depend on the number of workers")
+        return self
+
+
+class PretrainSpec(Spec):
+    """One model trained once. Produces a `checkpoint` artifact."""
+
+    architecture: str = Field(description="Label in reports, for example jrt")
+    model: str = Field(description="Preset name; `reread models` lists them")
+    model_overrides: dict[str, Any] = Field(default_factory=dict, description="Fields of the model config to change")
+    seed: int = Field(0, ge=0, description="Initial weights and masks")
+    train: TrainSpec = TrainSpec()
+
+
+# ------------------------------------------------------------------------------------------------- cloze, evaluation
+class ClozeSpec(Spec):
+    """Prompts of one eval task in every order. Produces a `prompts` artifact."""
+
+    task: str = Field(description="Eval task, one file under tasks/evals: pydocs, lookup, disjoint")
+    task_options: dict[str, Any] = Field(default_factory=dict, description="Fields of that task's own options")
+    orders: tuple[str, ...] = Field(("default", "question_first", "twice"), description="Prompt orders to write")
+    template: Literal["clean"] = Field("clean", description="Template version")
+    budget: Literal["document", "total"] = Field(
+        "document", description="document: the same cut in every order, prompts may grow; total: the longest order fits")
+    document_tokens: int = Field(120, ge=8, description="budget `document`: document length limit [tokens]")
+    total_tokens: int = Field(2048, ge=32, description="Prompt and generation together never exceed this [tokens]")
+    generation_tokens: int = Field(48, ge=1)
+    split: Literal["validation", "test"] = "test"
+    limit: int | None = Field(300, ge=1, description="Documents per column; None = all")
+    seed: int = Field(0, ge=0)
+
+
+class EvaluateSpec(Spec):
+    """A checkpoint answers prompts. Produces a `scores` artifact with every prediction."""
+
+    strategy: Literal["left_pad", "left_pad_released", "iterate"] = Field(
+        "left_pad", description="How a prefix model reads the prompt (contract 3); others ignore it")
+    keep_out: Literal["question", "one", "none"] = Field(
+        "question", description="Prompt tail left out of the prefix: the cloze line, one token, or nothing")
+    prefix_tokens: int | None = Field(None, ge=0, description="M; None = the model's own")
+    batch_rows: int = Field(32, ge=1)
+    generation_tokens: int = Field(48, ge=1)
+    metric: Literal["contains", "exact"] = "contains"
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    bootstrap: int = Field(2000, ge=100, description="Bootstrap resamples of documents")
+    threads: int = Field(1, ge=1)
+    seed: int = Field(0, ge=0, description="Of the bootstrap")
+
+
+class BenchSpec(Spec):
+    """Correctness-gated timings. Produces a `timings` artifact."""
+
+    preset: Literal["quick", "gate"] = "quick"
+    threads: int = Field(1, ge=1)
+    seed: int = Field(0, ge=0)
+
+
+# ------------------------------------------------------------------------------------------------------------ study
+class EvaluationPlan(Spec):
+    """One set of prompts and how it is answered."""
+
+    cloze: ClozeSpec
+    evaluate: EvaluateSpec = EvaluateSpec()
+
+
+class ArchitecturePlan(Spec):
+    """One architecture of a workload."""
+
+    model: str
+    model_overrides: dict[str, Any] = Field(default_factory=dict)
+    train_overrides: dict[str, Any] = Field(default_factory=dict, description="Dotted names, e.g. optimiser.learning_rate")
+
+
+class Workload(Spec):
+    """Models trained on the same rows in the same order, and what they are asked afterwards."""
+
+    corpus: CorpusSpec | None = Field(None, description="None: the task makes its own data (disjoint)")
+    tokenise: TokeniseSpec = TokeniseSpec()
+    rows: RecallRowsSpec | DisjointRowsSpec | None = Field(None, discriminator="kind")
+    train: TrainSpec = TrainSpec()
+    architectures: dict[str, ArchitecturePlan]
+    seeds: tuple[int, ...] = (0,)
+    evaluations: tuple[EvaluationPlan, ...] = ()
+
+
+class Expectation(Spec):
+    """What must hold, or the study exits with an error: the architecture beats both controls, interval above zero."""
+
+    workload: str
+    task: str
+    column: str = "natural"
+    order: str = "default"
+    architecture: str
+
+
+class StudySpec(Spec):
+    """A whole study: every workload from corpus to scores, one benchmark, one report."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,39}$")
+    about: str
+    question: str = Field("", description="The question the report opens with")
+    estimated_minutes: float = Field(description="On two cores, from nothing [minutes]")
+    workloads: dict[str, Workload]
+    bench: BenchSpec | None = BenchSpec()
+    expectations: tuple[Expectation, ...] = ()
