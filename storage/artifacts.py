@@ -1,0 +1,361 @@
+"""Artifacts: folders named by what produced them, complete exactly when they hold `manifest.json`.
+
+    <root>/artifacts/<id>/manifest.json   written last and atomically, before the folder gets its final name
+    <root>/work/<id>/                     where a stage builds; it survives a kill, so the next attempt can resume in it
+    <root>/work/<id>.lock                 held (flock) by the one producer; freed by the kernel when it dies
+
+The order of events in `Store.produce` is: build, mark as built, hash, manifest, rename. A kill between any two leaves
+nothing that looks complete, and the next attempt goes on from there without building twice.
+At an fsspec URL the same happens in a local cache first (see `storage/remote.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage import logs
+from storage.errors import ArtifactError
+from storage.home import absolute, home, is_url, local_home
+from storage.identity import canonical
+from storage.provenance import git_commit, library_versions
+from storage.remote import Mirror
+
+MANIFEST = "manifest.json"
+BUILT = ".built.json"
+_FULL_OR_READ_ONLY = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+_UNWRITABLE = _FULL_OR_READ_ONLY | {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
+
+log = logs.get("storage.artifacts")
+
+
+class Manifest(BaseModel):
+    """What an artifact is, where it came from and which bytes it has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str
+    id: str
+    spec: dict[str, Any]
+    inputs: dict[str, str]              # role -> artifact id
+    code: str                           # storage.identity.code_hash of the stage
+    version: str                        # of the stage, for people
+    libraries: dict[str, str]           # distribution -> version
+    git_commit: str | None              # of the source tree; "+changes" when it had uncommitted ones
+    files: list[dict[str, Any]]         # {path, size [bytes], sha256}
+    counts: dict[str, Any]
+    seconds: float                      # wall time of the attempt that finished the build
+    created: str                        # UTC, ISO 8601
+    folder: str = ""                    # at a URL: where the files lie below the artifact (one folder per upload)
+
+
+def artifact_id(kind: str, spec: dict, inputs: dict[str, str], code: str) -> str:
+    """`<kind>-<16 hex>`: the same for the same work, everywhere."""
+    named = canonical({"kind": kind, "spec": spec, "inputs": inputs, "code": code})
+    return f"{kind}-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
+
+
+class Store:
+    """All artifacts below one root, a local folder or an fsspec URL. Opening a store touches nothing."""
+
+    def __init__(self, root: str | os.PathLike | None = None) -> None:
+        self.root = absolute(root) if root is not None else home()
+        self.folder = local_home(self.root)
+        self.mirror = Mirror(self.root) if is_url(self.root) else None
+
+    def __repr__(self) -> str:
+        return f"Store({self.root!r})"
+
+    # ---------------------------------------------------------------------------------------------------- reading
+    def exists(self, identifier: str) -> bool:
+        """True when the artifact is complete."""
+        if self.mirror:
+            return self.mirror.exists(identifier)
+        return os.path.isfile(self._local(identifier) / MANIFEST)
+
+    def manifest(self, identifier: str) -> Manifest:
+        """The manifest; `ArtifactError` when there is none or it cannot be read."""
+        path = self._local(identifier) / MANIFEST
+        if path.is_file():
+            return read_manifest(path, identifier)
+        if self.mirror:
+            return parse_manifest(self.mirror.read_manifest(identifier), self.mirror.address(identifier), identifier)
+        raise ArtifactError(f"no complete artifact {identifier} under {self.root}; `reread list` shows those there "
+                            "are; run the stage that makes it, or set REREAD_HOME to where it was made")
+
+    def path(self, identifier: str) -> Path:
+        """The local folder of a complete artifact; from a URL it is fetched into the cache first."""
+        folder = self._local(identifier)
+        if self.mirror and not (folder / MANIFEST).is_file():
+            with self._writable(), self._lock(identifier):
+                if not (folder / MANIFEST).is_file():
+                    self._fetch(identifier)
+        self.manifest(identifier)
+        return folder
+
+    def list(self, kind: str | None = None) -> list[Manifest]:
+        """All complete artifacts, oldest first. A broken manifest is reported in the log and left out."""
+        names = self.mirror.names() if self.mirror else _names(self.folder / "artifacts")
+        found = []
+        for name in names:
+            if (kind is None or name.rpartition("-")[0] == kind) and self.exists(name):
+                try:
+                    found.append(self.manifest(name))
+                except ArtifactError as error:
+                    log.warning("%s", error)
+        return sorted(found, key=lambda manifest: (manifest.created, manifest.id))
+
+    def verify(self, identifier: str) -> None:
+        """Read every file and compare it with the manifest; `ArtifactError` names the first that differs."""
+        folder = self.path(identifier)
+        for entry in self.manifest(identifier).files:
+            check_file(folder / entry["path"], entry)
+
+    # ---------------------------------------------------------------------------------------------------- writing
+    def produce(self, kind: str, spec: dict, inputs: dict[str, str], code: str,
+                build: Callable[[Path], dict | None], version: str = "1") -> str:
+        """Make sure the artifact exists, by calling `build(folder)` if need be, and return its id.
+
+        `build` works in a stable folder that may hold what an earlier, killed attempt left there, and returns counts
+        (or None). Files whose name starts with "." or ends with ".partial" do not become part of the artifact. While
+        another process produces the same artifact, this one waits and then adopts the result. What `build` raises is
+        passed on and leaves no manifest; a full or read-only disk becomes one `ArtifactError`.
+        """
+        identifier = artifact_id(kind, spec, inputs, code)
+        if self.exists(identifier):
+            return identifier
+        with self._writable(), self._lock(identifier):
+            if self.exists(identifier):
+                log.info("%s was made by another process meanwhile", identifier)
+                return identifier
+            final = self._local(identifier)
+            if not (final / MANIFEST).is_file():
+                work = self.folder / "work" / identifier
+                if not self._has_valid_manifest(work, identifier):
+                    built = self._build(identifier, work, build)
+                    facts = {"kind": kind, "id": identifier, "spec": json.loads(canonical(spec)), "inputs": inputs,
+                             "code": code, "version": version, "libraries": library_versions(),
+                             "git_commit": git_commit(), "created": datetime.now(UTC).isoformat(timespec="seconds")}
+                    _write_manifest(work, Manifest(**facts, **built, files=_inventory(work)))
+                self._publish(work, final)
+            if self.mirror:
+                self.mirror.upload(final, self.manifest(identifier))
+        return identifier
+
+    def _build(self, identifier: str, work: Path, build: Callable[[Path], dict | None]) -> dict:
+        """Run `build` unless an earlier attempt finished it and was killed before its manifest."""
+        work.mkdir(parents=True, exist_ok=True)
+        marker = work / BUILT
+        if marker.is_file():
+            built = json.loads(marker.read_text())
+            if built.pop("sizes") == _sizes(work):
+                log.info("%s was built by an attempt that died before its manifest; only that is left", identifier)
+                return built
+            marker.unlink()
+        began = time.monotonic()
+        try:
+            counts = build(work) or {}
+        except OSError as error:
+            if error.errno in _FULL_OR_READ_ONLY:
+                raise
+            raise _Inner(error) from error
+        built = {"counts": json.loads(canonical(counts)), "seconds": round(time.monotonic() - began, 3)}
+        _write_atomically(marker, canonical({**built, "sizes": _sizes(work)}))
+        return built
+
+    def _has_valid_manifest(self, work: Path, identifier: str) -> bool:
+        """True when an attempt was killed between its manifest and the rename, and the files are still as listed."""
+        if not (work / MANIFEST).is_file():
+            return False
+        try:
+            manifest = read_manifest(work / MANIFEST, identifier)
+        except ArtifactError:
+            manifest = None
+        if manifest and {entry["path"]: entry["size"] for entry in manifest.files} == _sizes(work):
+            return True
+        (work / MANIFEST).unlink()
+        return False
+
+    def _publish(self, work: Path, final: Path) -> None:
+        """Give the finished folder its name. A folder of that name without manifest is debris and goes first."""
+        for leftover in [path for path in work.rglob("*") if not _belongs(path.relative_to(work))]:
+            shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink(
+                missing_ok=True)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        if final.exists():
+            shutil.rmtree(final)
+        os.rename(work, final)
+        _sync(final.parent)
+
+    def _fetch(self, identifier: str) -> None:
+        """Bring an artifact from the URL into the cache, check every file, then give it its name."""
+        work = self.folder / "work" / identifier
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        manifest = self.manifest(identifier)
+        self.mirror.download(manifest, work)
+        for entry in manifest.files:
+            check_file(work / entry["path"], entry)
+        _write_manifest(work, manifest)
+        self._publish(work, self._local(identifier))
+
+    def _local(self, identifier: str) -> Path:
+        if not identifier or "/" in identifier or identifier.startswith("."):
+            raise ArtifactError(f"{identifier!r} is not an artifact id; ids look like 'shards-0123456789abcdef'")
+        return self.folder / "artifacts" / identifier
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        """Turn "cannot write here" into one message; errors of `build` itself pass through untouched."""
+        try:
+            yield
+        except _Inner as inner:
+            raise inner.error from inner.error.__cause__
+        except OSError as error:
+            if error.errno not in _UNWRITABLE:
+                raise
+            where = f" (at {error.filename})" if error.filename else ""
+            raise ArtifactError(
+                f"cannot write under {self.folder}: {error.strerror}{where}; free some space there or set REREAD_HOME "
+                "to a folder that can be written") from error
+
+    @contextmanager
+    def _lock(self, identifier: str) -> Iterator[None]:
+        """Hold work/<id>.lock, waiting for another holder. The file is removed again while it is still held."""
+        path = self.folder / "work" / f"{identifier}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        told = 0.0
+        while True:
+            with open(path, "a+") as held:
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() - told > 60 or not told:
+                        told = time.monotonic()
+                        held.seek(0)
+                        log.info("waiting for %s, which process %s is making", identifier, held.read() or "?")
+                    time.sleep(0.05)
+                    continue
+                if not _same_file(held.fileno(), path):   # its holder removed it while we waited
+                    continue
+                held.truncate(0)
+                held.write(str(os.getpid()))
+                held.flush()
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+
+
+class _Inner(Exception):
+    """Carries an OSError of a build past `_writable`, which speaks for the store only."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+# -------------------------------------------------------------------------------------------------------- manifests
+def read_manifest(path: Path, identifier: str | None = None) -> Manifest:
+    """Parse one manifest file; `ArtifactError` names the file and what to do."""
+    return parse_manifest(path.read_bytes(), str(path), identifier)
+
+
+def parse_manifest(content: bytes, where: str, identifier: str | None) -> Manifest:
+    remedy = "the artifact cannot be trusted: delete its folder and run the stage again"
+    try:
+        manifest = Manifest.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ArtifactError(f"{where} is damaged ({place + ': ' if place else ''}{first['msg']}); {remedy}") from error
+    if identifier is not None and manifest.id != identifier:
+        raise ArtifactError(f"{where} belongs to {manifest.id}, not to {identifier}; {remedy}")
+    return manifest
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    _write_atomically(folder / MANIFEST, manifest.model_dump_json(indent=1))
+
+
+# ------------------------------------------------------------------------------------------------------------ files
+def file_sha256(path: str | os.PathLike) -> str:
+    """sha256 (hex) of a file, read in pieces."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_file(path: Path, entry: dict[str, Any]) -> None:
+    """Compare a file with its manifest entry {path, size, sha256}; `ArtifactError` says how it differs."""
+    if not path.is_file():
+        raise ArtifactError(f"{path} is missing though its manifest lists it; delete the artifact and run it again")
+    if path.stat().st_size != entry["size"]:
+        raise ArtifactError(f"{path} has {path.stat().st_size} bytes, its manifest says {entry['size']}; delete the "
+                            "artifact and run it again")
+    found = file_sha256(path)
+    if found != entry["sha256"]:
+        raise ArtifactError(f"{path} has sha256 {found}, its manifest says {entry['sha256']}; delete the artifact and "
+                            "run it again")
+
+
+def _inventory(folder: Path) -> list[dict[str, Any]]:
+    files = []
+    for name, size in sorted(_sizes(folder).items()):
+        with open(folder / name, "rb") as file:
+            os.fsync(file.fileno())
+            files.append({"path": name, "size": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()})
+    return files
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Relative path -> bytes of every file that belongs to the artifact, the manifest left out."""
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*")
+            if path.is_file() and _belongs(path.relative_to(folder)) and path.relative_to(folder) != Path(MANIFEST)}
+
+
+def _belongs(path: Path) -> bool:
+    return not any(part.startswith(".") or part.endswith(".partial") for part in path.parts)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
+    except FileNotFoundError:
+        return []
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == os.stat(path).st_ino
+    except FileNotFoundError:
+        return False
