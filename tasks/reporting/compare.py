@@ -73,7 +73,7 @@ def recalls(found: Gathered, panel: Panel, architectures: list[str], resamples: 
                          or _by_seed(found, panel, architecture, orders_of(found, panel)[0], control))
                 if other:
                     controls[control] = float(np.mean([answers.value for answers in other.values()]))
-                    above[control] = _gap(own, other, resamples, seed)
+                    above[control] = _paired_gap(own, other, resamples, seed)
             rows.append(Recall(panel, architecture, order, score, controls, above))
     return rows
 
