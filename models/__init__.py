@@ -1,0 +1,1 @@
+"""Architectures: configuration, language model, generation. torch and pydantic only."""
