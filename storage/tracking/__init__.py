@@ -1,0 +1,9 @@
+"""Experiment tracking: runs, metrics, files and model versions in MLflow, which only this package imports.
+
+`writer.Tracking` never lets a failing store stop the work that it watches; `NoTracking` is the same without effect.
+"""
+
+from storage.tracking.off import NoTracking
+from storage.tracking.writer import Tracking, default_uri, experiment_link, run_link
+
+__all__ = ["NoTracking", "Tracking", "default_uri", "experiment_link", "run_link"]

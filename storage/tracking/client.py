@@ -1,0 +1,262 @@
+"""What we ask of MLflow, and the only import of it. Every method may raise `Away` or `Refused`, and nothing else.
+
+`MlflowClient` with an explicit URI only: no active run, no global tracking URI. MLflow is imported with the first
+connection (1.4 s), never at import time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+BATCH = 1000            # metrics of one log_batch call; MLflow's limit
+PARAMETERS = 100        # parameters or tags of one call; MLflow's limit
+VALUE = 6000            # characters of a parameter value; a tag may have 8000
+CONTINUED = ("RUNNING", "SCHEDULED", "FAILED", "KILLED")
+REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE",
+            "BAD_REQUEST")
+ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+               # the defaults, 7 tries of 120 s, would hold a training loop for a quarter of an hour
+               "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "15"}
+
+
+class Away(Exception):
+    """The store does not work at the moment: unreachable, locked, full, damaged."""
+
+
+class Refused(Exception):
+    """The store works and refuses this request because of what it says."""
+
+
+def _translated(method: Callable) -> Callable:
+    """Turn what MLflow and the libraries below it raise into `Away` or `Refused`."""
+
+    @functools.wraps(method)
+    def call(*args, **kwargs):
+        with translation():
+            return method(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def translation() -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in REFUSALS:
+            raise Refused(error.message) from error
+        raise Away(_first_line(error)) from error
+    except (SQLAlchemyError, OSError) as error:
+        raise Away(_first_line(error)) from error
+
+
+def connect(uri: str) -> Client:
+    """Open the store, creating an SQLite database if there is none; `Away` if that fails."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow.tracking import MlflowClient
+
+    for name in ("alembic", "mlflow.store.db.utils", "mlflow.store.model_registry.sqlalchemy_store"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with translation(), _one_at_a_time(uri):
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+    return Client(client)
+
+
+@contextmanager
+def _one_at_a_time(uri: str) -> Iterator[None]:
+    """Two processes that create the same SQLite database at once would race in its migrations."""
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    database = Path(uri.removeprefix("sqlite:///"))
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with open(database.with_name(database.name + ".lock"), "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+class Client:
+    """A connected store."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @_translated
+    def experiment(self, name: str, artifact_location: str | None) -> str:
+        """Id by name; created, or brought back if it was deleted."""
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            try:
+                return self._client.create_experiment(name, artifact_location=artifact_location, tags=tags)
+            except self._exception() as error:
+                found = self._client.get_experiment_by_name(name)   # another process was faster
+                if found is None:
+                    raise error
+        if found.lifecycle_stage == "deleted":
+            self._client.restore_experiment(found.experiment_id)
+        return found.experiment_id
+
+    @_translated
+    def start(self, experiment: str, name: str, tags: Mapping[str, str], parameters: Mapping[str, str],
+              began: int) -> tuple[str, bool, list[str]]:
+        """(run id, whether it existed, parameters that it has with another value). `began` in ms since 1970.
+
+        An unfinished run with the same tag `fingerprint` is continued; otherwise one is created.
+        """
+        run = next(iter(self._same(experiment, tags, "fingerprint", CONTINUED)), None)
+        existed = run is not None
+        if run is None:
+            run = self._client.create_run(experiment, start_time=began, tags=_cut(tags), run_name=name)
+        else:
+            self._client.update_run(run.info.run_id, status="RUNNING")
+            self.tag(run.info.run_id, tags)
+        parameters = _cut(parameters, VALUE)
+        new = {key: value for key, value in parameters.items() if key not in run.data.params}
+        self._log_parameters(run.info.run_id, new)
+        changed = [key for key, value in parameters.items() if run.data.params.get(key, value) != value]
+        return run.info.run_id, existed, changed
+
+    @_translated
+    def find(self, experiment: str | None, tags: Mapping[str, str]) -> list[str]:
+        """Ids of active runs with all these tags, newest first; in any experiment for None."""
+        return [run.info.run_id for run in self._search(experiment, tags)]
+
+    @_translated
+    def log(self, run_id: str, points: Sequence[tuple[str, float, int, int]]) -> None:
+        """Points (key, value, time [ms], step). A point that the run has already is not added again."""
+        from mlflow.entities import Metric
+
+        for first in range(0, len(points), BATCH):
+            batch = [Metric(key, value, time, step) for key, value, time, step in points[first:first + BATCH]]
+            self._client.log_batch(run_id, metrics=batch, synchronous=True)
+
+    @_translated
+    def metric_names(self, run_id: str) -> set[str]:
+        return set(self._client.get_run(run_id).data.metrics)
+
+    @_translated
+    def steps(self, run_id: str, key: str) -> set[int]:
+        """All steps at which a run has a metric."""
+        return {metric.step for metric in self._client.get_metric_history(run_id, key)}
+
+    @_translated
+    def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
+        from mlflow.entities import RunTag
+
+        for part in _parts(_cut(tags)):
+            self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in part], synchronous=True)
+
+    @_translated
+    def finish(self, run_id: str, status: str, ended: int) -> None:
+        self._client.set_terminated(run_id, status, ended)
+
+    @_translated
+    def files(self, run_id: str, path: Path, subfolder: str | None) -> None:
+        """Copy a file, or what is in a folder."""
+        if not path.exists():
+            raise Refused(f"{path} no longer exists")
+        log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+        log(run_id, str(path), subfolder)
+
+    @_translated
+    def table(self, run_id: str, name: str, text: str) -> None:
+        """A JSON table, with the tag that makes the interface offer it as one."""
+        folder, _, file = name.rpartition("/")
+        with tempfile.TemporaryDirectory() as scratch:
+            place = Path(scratch) / file
+            place.write_text(text, encoding="utf-8")
+            self._client.log_artifact(run_id, str(place), folder or None)
+        known = json.loads(self._client.get_run(run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
+        entry = {"path": name, "type": "table"}
+        if entry not in known:
+            self._client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([*known, entry]))
+
+    @_translated
+    def register(self, run_id: str, name: str, path: str, tags: Mapping[str, str]) -> str:
+        """Version of model `name` for files of a run; the same files give the same version."""
+        source = f"{self._client.get_run(run_id).info.artifact_uri.rstrip('/')}/{path}"
+        try:
+            self._client.create_registered_model(name)
+        except self._exception() as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        for version in self._client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'"):
+            if version.source == source:
+                for key, value in tags.items():
+                    self._client.set_model_version_tag(name, version.version, key, value)
+                return str(version.version)
+        made = self._client.create_model_version(name, source, run_id, tags=_cut(tags), await_creation_for=0)
+        return str(made.version)
+
+    @_translated
+    def experiment_of(self, run_id: str) -> str:
+        return self._client.get_run(run_id).info.experiment_id
+
+    def _log_parameters(self, run_id: str, parameters: Mapping[str, str]) -> None:
+        from mlflow.entities import Param
+
+        for part in _parts(parameters):
+            self._client.log_batch(run_id, params=[Param(key, value) for key, value in part], synchronous=True)
+
+    def _same(self, experiment: str, tags: Mapping[str, str], key: str, states: Sequence[str]) -> list[Any]:
+        if key not in tags:
+            return []
+        return [run for run in self._search(experiment, {key: tags[key]}) if run.info.status in states]
+
+    def _search(self, experiment: str | None, tags: Mapping[str, str]) -> list[Any]:
+        wanted = " and ".join(f"tags.`{key}` = '{_quoted(value)}'" for key, value in tags.items())
+        places = [experiment] if experiment else [e.experiment_id for e in self._client.search_experiments()]
+        runs, token = [], None
+        while True:
+            page = self._client.search_runs(places, wanted, order_by=["attributes.start_time DESC"], page_token=token)
+            runs += page
+            token = page.token
+            if not token:
+                return runs
+
+    @staticmethod
+    def _exception() -> type[Exception]:
+        from mlflow.exceptions import MlflowException
+
+        return MlflowException
+
+
+def name_of_metric(key: str) -> str:
+    """A key as MLflow accepts it: other characters than letters, digits and `_-./ :` become `_`."""
+    return re.sub(r"[^\w\-./ :]", "_", key).strip("/")[:250] or "_"
+
+
+def _quoted(value: str) -> str:
+    if "'" in value:
+        raise Refused(f"cannot search for a tag value with a quote in it: {value}")
+    return value
+
+
+def _cut(values: Mapping[str, Any], limit: int = 8000) -> dict[str, str]:
+    return {str(key): str(value)[:limit] for key, value in values.items()}
+
+
+def _parts(values: Mapping[str, str]) -> Iterator[list[tuple[str, str]]]:
+    items = list(values.items())
+    for first in range(0, len(items), PARAMETERS):
+        yield items[first:first + PARAMETERS]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0][:300]
