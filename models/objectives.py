@@ -142,7 +142,7 @@ def prefix_lm_batch(
     chosen_BN = draws_BN < mask_share
     chosen_BN[:, prefix:] = False
     wanted_BN = _continues(rows_BN, starts)
-    wanted_BN[:, : prefix - (boundary == "predict")] = False
+    wanted_BN[:, : max(0, prefix - (boundary == "predict"))] = False
     ids_BN = np.where(chosen_BN, mask_id, rows_BN[:, :-1])
     terms = {"next": _term(wanted_BN, rows_BN[:, 1:], 1.0)}
     if mask_share > 0:
