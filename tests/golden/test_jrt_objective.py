@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from models.objectives import losses, prefix_lm_batch
+from tests.golden.reference import reference
 
 
 class Given:
@@ -22,8 +23,8 @@ class Given:
 
 
 @pytest.fixture(scope="module")
-def golden(shared):
-    return np.load(shared / "golden" / "jrt" / "training_objective.npz")
+def golden():
+    return reference("training_objective")
 
 
 def batch_of(golden, **options):
