@@ -172,7 +172,7 @@ class Mixer(nn.Module):
         clean: x is known to be 0 at pads (a model zeroes once for all layers).
         """
         if x_BLD.numel() == 0 or not any(layout.lengths):
-            return torch.zeros_like(x_BLD), None if state is None else state.advanced(layout.lengths_B)
+            return zero_pads(x_BLD, layout), None if state is None else state.advanced(layout.lengths_B)
         if layout.padded and not clean:
             x_BLD = zero_pads(x_BLD, layout)
         if layout.packed and not self.able.native_packing:

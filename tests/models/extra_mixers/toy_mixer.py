@@ -1,4 +1,4 @@
-"""A tiny real mixer for tests of the trunk: gated running mean with a prefix mean, about the simplest fixed memory."""
+"""A mixer for tests of the trunk: a running mean, the prefix counted once more. About the simplest fixed memory."""
 
 from __future__ import annotations
 
