@@ -34,7 +34,8 @@ def load_config(folder: str | Path) -> ModelConfig:
     try:
         return ModelConfig.model_validate_json(path.read_text())
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a folder written by save_model") from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); "
+                          "expected a folder written by save_model") from error
     except ValidationError as error:
         raise ConfigError(f"{path}: not a model config of this version: {error}") from error
 
@@ -56,8 +57,8 @@ def load_model(folder: str | Path, dtype: torch.dtype | None = None, device: str
     wrong = [f"{name} {tuple(tensors[name].shape)} instead of {tuple(expected[name].shape)}"
              for name in expected.keys() & tensors.keys() if tensors[name].shape != expected[name].shape]
     if missing or extra or wrong:
-        raise ConfigError(f"{path} does not fit its config: missing {sorted(missing)[:3]}, unknown {sorted(extra)[:3]}, "
-                          f"wrong shape {wrong[:3]}; was a mixer file changed since it was saved?")
+        raise ConfigError(f"{path} does not fit its config: missing {sorted(missing)[:3]}, unknown "
+                          f"{sorted(extra)[:3]}, wrong shape {wrong[:3]}; was a mixer file changed since?")
     model.load_state_dict(tensors, assign=True)
     for parameter in model.parameters():
         parameter.requires_grad_(True)

@@ -14,13 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernels.errors import LayoutError, LengthError, StateError
+from kernels.errors import LayoutError, StateError
 from kernels.layout import Layout
 from models import registry
 from models.config import ModelConfig
 from models.initialise import Linear, draw_normal, seeded
 from models.layers import Block, RMSNorm
-from models.mixer import Abilities, Cost, Mixer, check_fits, check_no_prefix, one_token, take_slots, zero_pads
+from models.mixer import (
+    Abilities,
+    Cost,
+    Mixer,
+    check_fits,
+    check_length,
+    check_no_prefix,
+    one_token,
+    take_slots,
+    zero_pads,
+)
 from models.state import ModelState
 
 GROWTHS = ("constant", "log", "linear")
@@ -168,15 +178,7 @@ class LanguageModel(nn.Module):
             block.mixer._check_streaming(use, None)
 
     def _check_length(self, layout: Layout, state: ModelState | None = None) -> None:
-        limit = self.able.max_length
-        if limit is None:       # the only reason to read counts back from a device
-            return
-        longest = layout.longest
-        if state is not None and state.rows:
-            longest = int((state.count_B + layout.lengths_B).max())
-        if longest > limit:
-            raise LengthError(f"got {longest} tokens, this model can place {limit}; shorten the text or train with a "
-                              "larger max_length")
+        check_length("the model", self.able.max_length, layout, state)
 
     def _check_state(self, state: ModelState, ids: torch.Tensor) -> None:
         if not isinstance(state, ModelState) or len(state.layers) != len(self.blocks):

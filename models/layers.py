@@ -1,4 +1,4 @@
-"""The trunk's own layers: RMSNorm, SwiGLU and the block that joins them with a mixer. Letters: B rows, L slots, D width."""
+"""The trunk's own layers: RMSNorm, SwiGLU, and the block that joins them with a mixer. Letters: B L D."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 
-from kernels.errors import LayoutError, StateError, UnsupportedUse
+from kernels.errors import LayoutError, LengthError, StateError, UnsupportedUse
 from kernels.layout import Layout
 from models.initialise import draw_normal
 from models.state import State
@@ -109,6 +109,7 @@ class Mixer(nn.Module):
 
     def init_state(self, B: int, dtype: torch.dtype, device: Any) -> State:
         """The state of B rows that have seen nothing: `self.new_state(B, dtype, device, name=tensor, ...)`."""
+        self._check_streaming("init_state", None)
         raise NotImplementedError
 
     def cost(self, length: int, dtype: torch.dtype = torch.float32) -> Cost:
@@ -129,12 +130,14 @@ class Mixer(nn.Module):
         if not (self.able.causal or self.able.non_causal):
             self._refuse("self-attention over one sequence", "it reads a context", "call encode and read")
         self._check(x_BLD, layout)
+        check_length(self.config.kind, self.able.max_length, layout)
         return self.run(x_BLD, layout, None)[0]
 
     def prefill(self, x_BLD: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, State]:
         """(y_BLD, state): the first tokens of each row at once, 0 tokens allowed; one document a row."""
         self._check_streaming("prefill", layout)
         self._check(x_BLD, layout)
+        check_length(self.config.kind, self.able.max_length, layout)
         return self.run(x_BLD, layout, self.init_state(x_BLD.shape[0], x_BLD.dtype, x_BLD.device))
 
     def extend(self, x_BLD: torch.Tensor, layout: Layout, state: State) -> tuple[torch.Tensor, State]:
@@ -143,6 +146,7 @@ class Mixer(nn.Module):
         check_no_prefix(layout)
         self._check(x_BLD, layout)
         self._check_state(state, x_BLD)
+        check_length(self.config.kind, self.able.max_length, layout, state)
         layout = layout.after(state.spend().count_B)
         return self.run(x_BLD, layout, state)
 
@@ -153,8 +157,9 @@ class Mixer(nn.Module):
             raise LayoutError(f"{self.config.kind}: step got x of shape {tuple(x_BD.shape)}, expected (B, D) one token")
         self._check_width(x_BD)
         self._check_state(state, x_BD)
-        layout = one_token(x_BD.shape[0], x_BD.device).after(state.spend().count_B)
-        return self.run_step(x_BD, layout, state)
+        layout = one_token(x_BD.shape[0], x_BD.device)
+        check_length(self.config.kind, self.able.max_length, layout, state)
+        return self.run_step(x_BD, layout.after(state.spend().count_B), state)
 
     def encode(self, context_BND: torch.Tensor, context_layout: Layout) -> State:
         """Memory of a context for `read`; for mixers whose abilities say `cross`."""
@@ -256,6 +261,18 @@ def check_no_prefix(layout: Layout) -> None:
                           "everything later is suffix.")
 
 
+def check_length(who: str, limit: int | None, layout: Layout, state: Any = None) -> None:
+    """LengthError if a document would grow beyond `limit` tokens. Counts are read back only where there is a limit."""
+    if limit is None:
+        return
+    longest = layout.longest
+    if state is not None and state.rows:
+        longest = int((state.count_B + layout.lengths_B).max())
+    if longest > limit:
+        raise LengthError(f"{who}: got {longest} tokens, it can place {limit}; shorten the text or train with a larger "
+                          "max_length")
+
+
 def zero_pads(x_BLD: torch.Tensor, layout: Layout) -> torch.Tensor:
     """x with 0 at pads. A product would keep NaN."""
     return torch.where(layout.real_BL[..., None], x_BLD, 0)
@@ -266,5 +283,5 @@ def take_slots(x_BLD: torch.Tensor, index_BL: torch.Tensor) -> torch.Tensor:
     return x_BLD.gather(1, index_BL[..., None].expand(-1, -1, x_BLD.shape[-1]))
 
 
-__all__ = ["Abilities", "Cost", "Mixer", "MixerConfig", "check_fits", "check_no_prefix", "one_token",
+__all__ = ["Abilities", "Cost", "Mixer", "MixerConfig", "check_fits", "check_length", "check_no_prefix", "one_token",
            "take_slots", "zero_pads"]

@@ -119,7 +119,8 @@ class State:
     def with_tensors(self, tensors: dict[str, torch.Tensor]) -> State:
         """The state that `tensors()` of one of this kind described. Raises StateError for other names."""
         if tensors.keys() != {*self._named, "count_B"}:
-            raise StateError(f"{self.kind}: got tensors {sorted(tensors)}, expected {sorted([*self._named, 'count_B'])}")
+            raise StateError(f"{self.kind}: got tensors {sorted(tensors)}, "
+                             f"expected {sorted([*self._named, 'count_B'])}")
         return State(self.kind, {name: tensors[name] for name in self._named}, tensors["count_B"], self.dtype)
 
     @staticmethod
