@@ -1,0 +1,5 @@
+"""Where documents come from: one module a source.
+
+Each offers `resolve(spec) -> dict`, what the source is made of right now (versions, checksums, a revision), which is
+what an artifact is named after, and `read(spec, tally) -> Iterator[(source, text)]`.
+"""
