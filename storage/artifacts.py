@@ -22,43 +22,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage import logs
 from storage.errors import ArtifactError
 from storage.home import absolute, home, is_url, local_home
 from storage.identity import canonical
+from storage.manifest import (
+    MANIFEST,
+    Manifest,
+    belongs,
+    check_file,
+    file_sha256,
+    inventory,
+    parse_manifest,
+    read_manifest,
+    sizes,
+    write_atomically,
+    write_manifest,
+)
 from storage.provenance import git_commit, library_versions
 from storage.remote import Mirror
 
-MANIFEST = "manifest.json"
+__all__ = ["Manifest", "Store", "artifact_id", "file_sha256"]
+
 BUILT = ".built.json"
 _FULL_OR_READ_ONLY = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 _UNWRITABLE = _FULL_OR_READ_ONLY | {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
 
 log = logs.get("storage.artifacts")
-
-
-class Manifest(BaseModel):
-    """What an artifact is, where it came from and which bytes it has."""
-
-    model_config = ConfigDict(extra="allow")
-
-    kind: str
-    id: str
-    spec: dict[str, Any]
-    inputs: dict[str, str]              # role -> artifact id
-    code: str                           # storage.identity.code_hash of the stage
-    version: str                        # of the stage, for people
-    libraries: dict[str, str]           # distribution -> version
-    git_commit: str | None              # of the source tree; "+changes" when it had uncommitted ones
-    files: list[dict[str, Any]]         # {path, size [bytes], sha256}
-    counts: dict[str, Any]
-    seconds: float                      # wall time of the attempt that finished the build
-    created: str                        # UTC, ISO 8601
-    folder: str = ""                    # at a URL: where the files lie below the artifact (one folder per upload)
 
 
 def artifact_id(kind: str, spec: dict, inputs: dict[str, str], code: str) -> str:
@@ -148,7 +139,7 @@ class Store:
                     facts = {"kind": kind, "id": identifier, "spec": json.loads(canonical(spec)), "inputs": inputs,
                              "code": code, "version": version, "libraries": library_versions(),
                              "git_commit": git_commit(), "created": datetime.now(UTC).isoformat(timespec="seconds")}
-                    _write_manifest(work, Manifest(**facts, **built, files=_inventory(work)))
+                    write_manifest(work, Manifest(**facts, **built, files=inventory(work)))
                 self._publish(work, final)
             if self.mirror:
                 self.mirror.upload(final, self.manifest(identifier))
@@ -160,7 +151,7 @@ class Store:
         marker = work / BUILT
         if marker.is_file():
             built = json.loads(marker.read_text())
-            if built.pop("sizes") == _sizes(work):
+            if built.pop("sizes") == sizes(work):
                 log.info("%s was built by an attempt that died before its manifest; only that is left", identifier)
                 return built
             marker.unlink()
@@ -172,7 +163,7 @@ class Store:
                 raise
             raise _Inner(error) from error
         built = {"counts": json.loads(canonical(counts)), "seconds": round(time.monotonic() - began, 3)}
-        _write_atomically(marker, canonical({**built, "sizes": _sizes(work)}))
+        write_atomically(marker, canonical({**built, "sizes": sizes(work)}))
         return built
 
     def _has_valid_manifest(self, work: Path, identifier: str) -> bool:
@@ -183,14 +174,14 @@ class Store:
             manifest = read_manifest(work / MANIFEST, identifier)
         except ArtifactError:
             manifest = None
-        if manifest and {entry["path"]: entry["size"] for entry in manifest.files} == _sizes(work):
+        if manifest and {entry["path"]: entry["size"] for entry in manifest.files} == sizes(work):
             return True
         (work / MANIFEST).unlink()
         return False
 
     def _publish(self, work: Path, final: Path) -> None:
         """Give the finished folder its name. A folder of that name without manifest is debris and goes first."""
-        for leftover in [path for path in work.rglob("*") if not _belongs(path.relative_to(work))]:
+        for leftover in [path for path in work.rglob("*") if not belongs(path.relative_to(work))]:
             shutil.rmtree(leftover) if leftover.is_dir() and not leftover.is_symlink() else leftover.unlink(
                 missing_ok=True)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -208,7 +199,7 @@ class Store:
         self.mirror.download(manifest, work)
         for entry in manifest.files:
             check_file(work / entry["path"], entry)
-        _write_manifest(work, manifest)
+        write_manifest(work, manifest)
         self._publish(work, self._local(identifier))
 
     def _local(self, identifier: str) -> Path:
@@ -268,82 +259,11 @@ class _Inner(Exception):
         self.error = error
 
 
-# -------------------------------------------------------------------------------------------------------- manifests
-def read_manifest(path: Path, identifier: str | None = None) -> Manifest:
-    """Parse one manifest file; `ArtifactError` names the file and what to do."""
-    return parse_manifest(path.read_bytes(), str(path), identifier)
-
-
-def parse_manifest(content: bytes, where: str, identifier: str | None) -> Manifest:
-    remedy = "the artifact cannot be trusted: delete its folder and run the stage again"
-    try:
-        manifest = Manifest.model_validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ArtifactError(f"{where} is damaged ({place + ': ' if place else ''}{first['msg']}); {remedy}") from error
-    if identifier is not None and manifest.id != identifier:
-        raise ArtifactError(f"{where} belongs to {manifest.id}, not to {identifier}; {remedy}")
-    return manifest
-
-
-def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    _write_atomically(folder / MANIFEST, manifest.model_dump_json(indent=1))
-
-
-# ------------------------------------------------------------------------------------------------------------ files
-def file_sha256(path: str | os.PathLike) -> str:
-    """sha256 (hex) of a file, read in pieces."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def check_file(path: Path, entry: dict[str, Any]) -> None:
-    """Compare a file with its manifest entry {path, size, sha256}; `ArtifactError` says how it differs."""
-    if not path.is_file():
-        raise ArtifactError(f"{path} is missing though its manifest lists it; delete the artifact and run it again")
-    if path.stat().st_size != entry["size"]:
-        raise ArtifactError(f"{path} has {path.stat().st_size} bytes, its manifest says {entry['size']}; delete the "
-                            "artifact and run it again")
-    found = file_sha256(path)
-    if found != entry["sha256"]:
-        raise ArtifactError(f"{path} has sha256 {found}, its manifest says {entry['sha256']}; delete the artifact and "
-                            "run it again")
-
-
-def _inventory(folder: Path) -> list[dict[str, Any]]:
-    files = []
-    for name, size in sorted(_sizes(folder).items()):
-        with open(folder / name, "rb") as file:
-            os.fsync(file.fileno())
-            files.append({"path": name, "size": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()})
-    return files
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    """Relative path -> bytes of every file that belongs to the artifact, the manifest left out."""
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*")
-            if path.is_file() and _belongs(path.relative_to(folder)) and path.relative_to(folder) != Path(MANIFEST)}
-
-
-def _belongs(path: Path) -> bool:
-    return not any(part.startswith(".") or part.endswith(".partial") for part in path.parts)
-
-
 def _names(folder: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
     except FileNotFoundError:
         return []
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 def _sync(folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from storage.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from storage.artifacts import Manifest
+    from storage.manifest import Manifest
 
 
 class Mirror:
