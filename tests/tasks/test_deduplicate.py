@@ -27,7 +27,7 @@ def _oracle(texts, threshold):
     return [k for k, _ in kept]
 
 
-def _family(seed, originals=60, copies=4):
+def family(seed, originals=60, copies=4):
     """Random documents and copies of them with a few words changed."""
     draw = random.Random(seed)
     texts = []
@@ -44,7 +44,7 @@ def _family(seed, originals=60, copies=4):
 
 @pytest.mark.parametrize("threshold", [0.5, 0.8, 0.9])
 def test_keeps_what_comparing_all_pairs_keeps(threshold):
-    texts = _family(seed=3)
+    texts = family(seed=3)
     found = dd.deduplicate(texts, threshold)
     assert found.kept == _oracle(texts, threshold)
     assert found.exact + found.near + len(found.kept) == len(texts) and found.near > 0
@@ -57,7 +57,7 @@ def test_exact_duplicates_differ_in_case_space_and_digits_only():
 
 
 def test_the_first_stays_whatever_the_order():
-    texts = _family(seed=5, originals=5)
+    texts = family(seed=5, originals=5)
     kept = {texts[k] for k in dd.deduplicate(texts).kept}
     assert texts[0] in kept
     backwards = texts[::-1]
@@ -65,7 +65,7 @@ def test_the_first_stays_whatever_the_order():
 
 
 def test_signatures_do_not_depend_on_the_neighbours():
-    texts = _family(seed=7, originals=9)
+    texts = family(seed=7, originals=9)
     together = dd._sketch(texts)[1]
     apart = np.concatenate([dd._sketch([text])[1] for text in texts])
     assert np.array_equal(together, apart)

@@ -1,12 +1,20 @@
-"""The same results, in order, with and without Ray; errors as they were raised; bounded work ahead."""
+"""The same results, in order, with and without Ray; errors as they were raised; bounded work ahead.
+
+All tests that need Ray in tasks/ are here, so that it is started once.
+"""
 
 import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from storage.errors import CorpusError
+from tasks import tokenise
+from tasks.deduplicate import deduplicate
 from tasks.parallel import parallel_map
+from tests.tasks.test_deduplicate import family
+from tests.tasks.test_tokenise import file_hashes, spec, write_documents
 
 
 def _slow_square(number):
@@ -65,3 +73,15 @@ def test_ray_never_runs_further_ahead_than_asked(ray_here):
     assert [next(results) for _ in range(2)] == [0, 1]
     results.close()
     assert len(drawn) <= 5
+
+
+@pytest.mark.services
+def test_shards_and_duplicates_are_the_same_with_ray(ray_here, tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenise, "GROUP_CHARACTERS", 300)
+    documents, texts = write_documents(tmp_path), family(seed=3)
+    tokenise.build(spec(), documents, tmp_path / "ray")
+    with_ray = deduplicate(texts)
+    monkeypatch.setattr("tasks.parallel.sys", SimpleNamespace(modules={}))     # as if Ray had never been imported
+    tokenise.build(spec(), documents, tmp_path / "serial")
+    assert file_hashes(tmp_path / "serial") == file_hashes(tmp_path / "ray")
+    assert deduplicate(texts) == with_ray
