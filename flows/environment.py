@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+
+from storage.home import home, local_home
 
 QUIET_AND_LOCAL = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",      # without it the server tries to reach the internet
@@ -26,17 +27,11 @@ QUIET_AND_LOCAL = {
 }
 
 
-def local_home() -> Path:
-    """Where local state (services, logs, databases) lives: REREAD_HOME, or `.reread` here when that is a URL."""
-    given = os.environ.get("REREAD_HOME") or ".reread"
-    return Path(".reread").resolve() if "://" in given else Path(given).expanduser().resolve()
-
-
 def prepare() -> None:
     """Set what is not set yet. Call it first in every entry point; calling it again changes nothing."""
     for name, value in QUIET_AND_LOCAL.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("REREAD_HOME", str(local_home()))
+    os.environ.setdefault("REREAD_HOME", home())
     os.environ.setdefault("PREFECT_HOME", str(local_home() / "prefect"))
     if "RAY_ADDRESS" not in os.environ:
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")     # loopback only; a cluster keeps its tokens

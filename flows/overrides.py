@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -33,7 +33,12 @@ def parse(setting: str) -> tuple[list[str], Any]:
 
 
 def plain(value: Any) -> Any:
-    """Lists for tuples, numbers for what YAML 1.1 leaves as text (1e-2)."""
+    """Models as what was set in them explicitly (defaults stay unset: some mean "whatever suits the task"), lists for
+    tuples, numbers for what YAML 1.1 leaves as text (1e-2)."""
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return {name: plain(getattr(value, name)) for name, field in fields.items()
+                if name in value.model_fields_set or _is_tag(field.annotation)}
     if isinstance(value, str) and NUMBER.fullmatch(value):
         return float(value)
     if isinstance(value, (list, tuple)):
@@ -43,45 +48,55 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _is_tag(annotation: Any) -> bool:
+    """True for `Literal["recall"]`: it tells the branches of a union apart and has to be there."""
+    return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
+
+
 def apply(spec: Model, settings: Iterable[str]) -> Model:
     """A copy of `spec` with the settings applied in order, validated as a whole.
 
     :raises SpecError: a path that names no field (with close matches), or a value that the field refuses
     """
     changes = [parse(setting) for setting in settings]
-    data = plain(spec.model_dump())
+    data = plain(spec)
     for keys, value in changes:
         assign(spec, data, keys, value)
     return validate(type(spec), data, "--set") if changes else spec
 
 
 def assign(spec: BaseModel, data: dict, keys: list[str], value: Any) -> None:
-    """Change `data`, the plain dump of `spec`, at `keys`. `spec` tells which maps take new names."""
+    """Change `data`, the plain form of `spec`, at `keys`."""
     name, where, model = ".".join(keys), data, spec
     for depth, key in enumerate(keys):
         path, last = ".".join(keys[:depth]), depth == len(keys) - 1
-        if isinstance(where, list):
-            if not key.isdigit() or int(key) >= len(where):
-                raise SpecError(f"--set {name}: {path} is a list of {len(where)}; an item is named by its number "
-                                f"from 0 to {len(where) - 1}, not {key!r}")
-            step: Any = int(key)
-        elif isinstance(where, dict):
-            if key not in where and not (last and _takes_new_names(model, value)):
-                raise unknown(name, key, path, where)
-            step = key
-        else:
-            raise SpecError(f"--set {name}: {path} is {where!r}, it has no field {key!r}"
-                            + ("; give the whole value instead" if where is None else ""))
+        step = _step(name, path, key, model, new=last and _takes_new_names(model, value))
         if last:
             where[step] = value
-        else:
-            where, model = where[step], _inside(model, step)
+            return
+        inside = getattr(model, step) if isinstance(model, BaseModel) else model[step]
+        if isinstance(where, dict) and step not in where:             # a default, now about to be changed inside
+            where[step] = plain(inside)
+        where, model = where[step], inside
 
 
-def _inside(model: Any, step: Any) -> Any:
-    if isinstance(model, BaseModel):
-        return getattr(model, step)
-    return model[step] if isinstance(model, (dict, list, tuple)) else None
+def _step(name: str, path: str, key: str, model: Any, new: bool) -> str | int:
+    """The key or index that `key` means in `model`.
+
+    :raises SpecError: there is none
+    """
+    if isinstance(model, (list, tuple)):
+        if key.isdigit() and int(key) < len(model):
+            return int(key)
+        raise SpecError(f"--set {name}: {path} is a list of {len(model)}; an item is named by its number "
+                        f"from 0 to {len(model) - 1}, not {key!r}")
+    if isinstance(model, (BaseModel, dict)):
+        names = type(model).model_fields if isinstance(model, BaseModel) else model
+        if key in names or new:
+            return key
+        raise unknown(name, key, path, names)
+    raise SpecError(f"--set {name}: {path} is {model!r}, it has no field {key!r}"
+                    + ("; give the whole value instead" if model is None else ""))
 
 
 def _takes_new_names(model: Any, value: Any) -> bool:

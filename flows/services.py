@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flows.environment import local_home
 from flows.processes import ProcessId, Record, answers, free_port, launch, stop, tail, wait_until_answers
 from storage.errors import ServiceError
+from storage.home import local_home
 
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050
 ORDER = ("prefect", "mlflow", "deployments")      # started in this order, stopped in the opposite one
@@ -37,9 +37,10 @@ def running(name: str) -> Record | None:
 
 # --------------------------------------------------------------------------------------------------- embedded Prefect
 @contextmanager
-def prefect_api() -> Iterator[str]:
+def prefect_api(meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
     """A Prefect API for the time of one command: PREFECT_API_URL if set, a running local server, or one of our own.
 
+    `meanwhile` is called once, while our server starts, which takes 5 to 12 seconds.
     The server of a killed command is adopted. Several commands may share one: each holds a lock that the kernel
     releases when it ends, however it ends, and only the last one stops the server.
     """
@@ -48,6 +49,7 @@ def prefect_api() -> Iterator[str]:
         if not answers(f"{given.rstrip('/')}/health", timeout=10):
             raise ServiceError(f"PREFECT_API_URL is {given} but nothing answers there; start that server, or unset "
                                "the variable to let this command start one of its own")
+        meanwhile()
         yield given
         return
     with _user_of("prefect"):
@@ -56,7 +58,9 @@ def prefect_api() -> Iterator[str]:
             if record is None or not answers(f"{record.url}/api/health", timeout=10):
                 if record is not None:
                     stop([record.process])
-                record = start_prefect("run")
+                record = start_prefect("run", meanwhile)
+            else:
+                meanwhile()
         os.environ["PREFECT_API_URL"] = f"{record.url}/api"
         try:
             yield os.environ["PREFECT_API_URL"]
@@ -110,13 +114,13 @@ def _exclusive(name: str) -> Iterator[None]:
 
 
 # ------------------------------------------------------------------------------------------------------------ starting
-def start_prefect(owner: str) -> Record:
+def start_prefect(owner: str, meanwhile: Callable[[], None] = lambda: None) -> Record:
     """Start the API server on SQLite in `<home>/prefect`; returns when it answers."""
     port = free_port(PREFECT_PORT)
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     url = f"http://127.0.0.1:{port}"
     return _start("prefect", command, owner, url, f"{url}/api/health",
-                  {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": os.environ["PREFECT_HOME"]})
+                  {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": os.environ["PREFECT_HOME"]}, meanwhile)
 
 
 def start_mlflow(owner: str) -> Record:
@@ -141,7 +145,7 @@ def start_deployments(owner: str, api: str, mlflow: str) -> Record:
 
 
 def _start(name: str, command: list[str], owner: str, url: str | None, ready: str | Callable[[], bool],
-           environment: dict[str, str]) -> Record:
+           environment: dict[str, str], meanwhile: Callable[[], None] = lambda: None) -> Record:
     import psutil
 
     log = local_home() / "logs" / f"{name}.log"
@@ -149,6 +153,7 @@ def _start(name: str, command: list[str], owner: str, url: str | None, ready: st
     record = Record(name, ProcessId.of(psutil.Process(process.pid)), owner, url, str(log))
     record.save(folder())
     try:
+        meanwhile()
         if isinstance(ready, str):
             wait_until_answers(ready, process, name, log)
         else:

@@ -1,0 +1,197 @@
+"""From a study to its stages: what each makes, from what, under which artifact id, and whether it is there already.
+
+All ids are known before anything runs (an id depends on specs, input ids and code alone), so a finished study is
+recognised without starting a server, and an interrupted one does only what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows import studies
+from storage.artifacts import Store
+from tasks.specs import (
+    BenchSpec,
+    ClozeSpec,
+    CorpusSpec,
+    DisjointRowsSpec,
+    EvaluateSpec,
+    PretrainSpec,
+    RecallRowsSpec,
+    Spec,
+    StudySpec,
+    TokeniseSpec,
+    Workload,
+)
+
+RUNS_IN_MLFLOW = ("pretrain", "evaluate", "bench")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One arrow of the data flow: a spec and input artifacts become one artifact."""
+
+    key: str                       # unique in the study, for example pydocs/pretrain/jrt/0
+    kind: str                      # names the module under tasks/
+    title: str                     # for people: "pretrain jrt seed 0 on pydocs rows"
+    spec: Spec
+    inputs: dict[str, str]         # role -> artifact id
+    artifact: str
+    exists: bool
+    after: tuple[str, ...] = ()    # keys of the stages that make the inputs
+    weight: float = 0.0            # expected cost, only compared with others: the longest start first
+    tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def module(self) -> str:
+        """Where its `run` is."""
+        return f"tasks.{self.kind}"
+
+    @property
+    def cores(self) -> int:
+        """CPU cores it keeps busy; a stage that only drives Ray tasks counts the one they leave least."""
+        if isinstance(self.spec, PretrainSpec):
+            return self.spec.train.workers * self.spec.train.threads
+        return max(1, getattr(self.spec, "threads", 1))
+
+    @property
+    def drives(self) -> bool:
+        """True for a stage whose work happens in Ray tasks it starts: it must hold no core itself, or a small machine
+        would wait for ever."""
+        if isinstance(self.spec, PretrainSpec):
+            return self.spec.train.trainer == "deepspeed"
+        return self.kind in ("corpus", "tokenise", "rows", "cloze", "report")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the stage itself; Ray Train asks for its workers' own."""
+        alone = isinstance(self.spec, PretrainSpec) and self.spec.train.trainer == "in_process"
+        return self.spec.train.gpus_per_worker if alone else 0
+
+
+@dataclass
+class Plan:
+    """The stages of a study in an order in which they can run, and the report's table of artifacts."""
+
+    name: str                      # of the experiment in MLflow
+    stages: dict[str, Stage]
+    goal: Stage                    # the stage that all others are for
+    results: dict[str, Any] = field(default_factory=dict)
+    study: StudySpec | None = None
+
+    @property
+    def finished(self) -> bool:
+        """What was asked for is there, whatever was deleted below it."""
+        return self.goal.exists
+
+    def missing(self) -> list[Stage]:
+        """What has to be made."""
+        return [] if self.finished else [stage for stage in self.stages.values() if not stage.exists]
+
+
+def identify(kind: str, spec: Spec, store: Store, inputs: dict[str, str]) -> str:
+    """The id of what a stage makes, without doing its work."""
+    return importlib.import_module(f"tasks.{kind}").plan(spec, store, **inputs)
+
+
+def plan(study: StudySpec, store: Store) -> Plan:
+    """Resolve the study against `store`. Reads package versions and checksums of local files, trains nothing."""
+    builder = Builder(study.name, store)
+    results: dict[str, Any] = {"workloads": {}, "timings": None}
+    for name, workload in study.workloads.items():
+        results["workloads"][name] = builder.workload(name, workload)
+    if study.bench is not None:
+        results["timings"] = builder.bench(study.bench)
+    artifact = importlib.import_module("tasks.report").plan(study, store, results)
+    report = Stage("report", "report", f"report of study {study.name}", study, {}, artifact, store.exists(artifact),
+                   after=tuple(builder.stages), tags=builder.tags("report"))
+    return Plan(study.name, {**builder.stages, report.key: report}, report, results, study)
+
+
+class Builder:
+    """Collects stages; the same work asked for twice is one stage."""
+
+    def __init__(self, name: str, store: Store) -> None:
+        self.name, self.store = name, store
+        self.stages: dict[str, Stage] = {}
+        self.makers: dict[str, str] = {}          # artifact id -> key of the stage that makes it
+
+    def add(self, kind: str, title: str, spec: Spec, inputs: dict[str, str], key: str, weight: float = 0.0,
+            tags: dict[str, str] | None = None) -> Stage:
+        artifact = identify(kind, spec, self.store, inputs)
+        if artifact not in self.makers:
+            self.makers[artifact] = key
+            after = tuple(self.makers[made] for made in inputs.values() if made in self.makers)
+            self.stages[key] = Stage(key, kind, title, spec, inputs, artifact, self.store.exists(artifact), after,
+                                     weight, {**self.tags(kind), **(tags or {})})
+        return self.stages[self.makers[artifact]]
+
+    def tags(self, kind: str) -> dict[str, str]:
+        return {"stage": kind, "study": self.name}
+
+    def data(self, name: str, corpus: CorpusSpec | None, tokenise: TokeniseSpec,
+             rows: RecallRowsSpec | DisjointRowsSpec | None) -> dict[str, str]:
+        """Corpus, shards and rows as far as they are asked for: role -> artifact id."""
+        made: dict[str, str] = {}
+        if corpus is not None:
+            made["corpus"] = self.add("corpus", f"read corpus {corpus.source}", corpus, {}, f"{name}/corpus").artifact
+            made["shards"] = self.add("tokenise", f"tokenise {name} with {tokenise.tokenizer}", tokenise,
+                                      {"corpus": made["corpus"]}, f"{name}/tokenise").artifact
+        if rows is not None:
+            made["rows"] = self.add("rows", f"write training rows of {name}", rows, dict(made), f"{name}/rows").artifact
+        return made
+
+    def workload(self, name: str, workload: Workload) -> dict[str, Any]:
+        made = self.data(name, workload.corpus, workload.tokenise, workload.rows)
+        prompts = {evaluation.cloze.task: self.cloze(name, evaluation.cloze, made)
+                   for evaluation in workload.evaluations}
+        checkpoints, scores = {}, {}
+        for spec in trainings(workload):
+            model = f"{spec.architecture}/{spec.seed}"
+            checkpoints[model] = self.pretrain(name, spec, made, weight=tokens(spec, workload.rows, workload.tokenise))
+            for evaluation in workload.evaluations:
+                task = evaluation.cloze.task
+                scores[f"{model}/{task}"] = self.evaluate(name, spec.architecture, spec.seed, task,
+                                                          evaluation.evaluate, checkpoints[model], prompts[task])
+        return {**{role: made.get(role) for role in ("corpus", "shards", "rows")},
+                "prompts": prompts, "checkpoints": checkpoints, "scores": scores}
+
+    def cloze(self, name: str, spec: ClozeSpec, made: dict[str, str]) -> str:
+        text = {role: made[role] for role in ("corpus", "shards") if role in made}
+        return self.add("cloze", f"write {spec.task} prompts of {name}", spec, text,
+                        f"{name}/cloze/{spec.task}").artifact
+
+    def pretrain(self, name: str, spec: PretrainSpec, made: dict[str, str], weight: float = 0.0) -> str:
+        roles = ("shards",) if spec.train.data == "shards" else ("rows", "shards")
+        return self.add("pretrain", f"pretrain {spec.architecture} seed {spec.seed} on {name} {spec.train.data}", spec,
+                        {role: made[role] for role in roles if role in made},
+                        f"{name}/pretrain/{spec.architecture}/{spec.seed}", weight,
+                        {"architecture": spec.architecture, "seed": str(spec.seed), "workload": name}).artifact
+
+    def evaluate(self, name: str, label: str, seed: int, task: str, spec: EvaluateSpec, checkpoint: str,
+                 prompts: str) -> str:
+        return self.add("evaluate", f"evaluate {label} seed {seed} on {task}", spec,
+                        {"checkpoint": checkpoint, "prompts": prompts}, f"{name}/evaluate/{label}/{seed}/{task}",
+                        tags={"architecture": label, "seed": str(seed), "workload": name, "task": task}).artifact
+
+    def bench(self, spec: BenchSpec) -> str:
+        return self.add("bench", f"time the kernels ({spec.preset})", spec, {}, "bench").artifact
+
+
+def trainings(workload: Workload) -> Iterator[PretrainSpec]:
+    """Every model that the workload trains."""
+    for seed in workload.seeds:
+        for label, architecture in workload.architectures.items():
+            yield PretrainSpec(architecture=label, model=architecture.model, seed=seed,
+                               model_overrides=architecture.model_overrides, train=studies.training(workload, label))
+
+
+def tokens(spec: PretrainSpec, rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> int:
+    """Training tokens of one pretraining, as far as the specs tell."""
+    if spec.train.data == "shards" or rows is None:
+        return (spec.train.steps or 0) * spec.train.global_batch_rows * tokenise.row_tokens
+    whole = rows.tokens if isinstance(rows, RecallRowsSpec) else rows.batches * rows.batch_tokens
+    return min(whole, spec.train.steps * rows.batch_tokens) if spec.train.steps else whole

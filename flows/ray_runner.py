@@ -1,0 +1,175 @@
+"""Ray for one command: a cluster by RAY_ADDRESS, else a small local one of our own that leaves nothing behind.
+
+Ray ends its processes itself when the driver ends, but two agents outlive a driver that was killed. So each driver
+notes its descendants in `<home>/services/session-<pid>.json` while it works, and the next command ends those of
+drivers that no longer live.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flows.processes import ProcessId, descendants, stop
+from flows.services import ORDER, folder, running
+from storage.errors import ServiceError
+
+OBJECT_STORE_BYTES = 256 << 20
+
+
+def settings() -> tuple[str, dict[str, Any]]:
+    """Address and keyword arguments for `ray.init`, and so for RayTaskRunner."""
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        return address, quiet
+    return "local", {**quiet, "num_cpus": cores(), "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+
+
+def cores() -> int:
+    """Logical cores of the embedded Ray: at least two, so that a driver and its child can both run."""
+    return max(2, len(os.sched_getaffinity(0)))
+
+
+def task_runner():
+    """The Prefect task runner for stages."""
+    from prefect_ray import RayTaskRunner
+
+    address, arguments = settings()
+    return RayTaskRunner(address=address, init_kwargs=arguments)
+
+
+def start() -> None:
+    """Ray for this process, on record; RayTaskRunner and tasks.parallel then use it. Nothing if it runs already.
+
+    :raises ServiceError: RAY_ADDRESS names a cluster that cannot be reached, or Ray does not start
+    """
+    import ray
+
+    if ray.is_initialized():
+        return
+    address, arguments = settings()
+    try:
+        ray.init(address, **arguments)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise ServiceError(f"Ray at {address} cannot be reached: {error}") from error
+    session().refresh()
+
+
+def shut_down() -> None:
+    import sys
+
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        ray.shutdown()
+
+
+@contextmanager
+def local_ray() -> Iterator[None]:
+    """Ray for a command that runs its stages in this process, without Prefect."""
+    session()
+    try:
+        start()
+        yield
+    finally:
+        shut_down()
+        session().end()
+
+
+def interruptible() -> None:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does. To be called once Ray runs: Ray puts a handler of its own
+    there, which ends the process abruptly."""
+    if threading.current_thread() is threading.main_thread():
+        def interrupt(number, frame):
+            raise KeyboardInterrupt
+        signal.signal(signal.SIGTERM, interrupt)
+
+
+class Session:
+    """The processes that descend from this one, on record while it works and ended at the latest when it ends."""
+
+    def __init__(self) -> None:
+        self.me = ProcessId.of(psutil.Process())
+        self.path = folder() / f"session-{os.getpid()}.json"
+        self.seen: set[ProcessId] = set()
+        self.ray_folder: str | None = None
+
+    def refresh(self) -> None:
+        """Look again who is there; cheap enough for every few seconds."""
+        spared = {record.process.pid for name in ORDER if (record := running(name))}
+        now = {identity for identity in descendants() if identity.pid not in spared}
+        if self.ray_folder is None:
+            self.ray_folder = _ray_folder()
+        if now <= self.seen and self.path.exists():
+            return
+        self.seen |= now
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps({"driver": [self.me.pid, self.me.started], "ray": self.ray_folder,
+                                       "processes": [[p.pid, p.started] for p in self.seen]}))
+        os.replace(partial, self.path)
+
+    def end(self, keep_logs: bool = False) -> None:
+        """End what is left of it, and remove Ray's own session folder unless its logs may be wanted."""
+        self.refresh()
+        stop(list(self.seen), grace=5)
+        if self.ray_folder and not keep_logs:
+            shutil.rmtree(self.ray_folder, ignore_errors=True)
+        self.path.unlink(missing_ok=True)
+        self.seen.clear()
+
+
+def session() -> Session:
+    """The session of this process; what killed processes left behind is cleared away when it begins."""
+    global _session
+    if _session is None or _session.me.pid != os.getpid():
+        clean_up()
+        _session = Session()
+        _session.refresh()
+        atexit.register(_session.end)
+    return _session
+
+
+_session: Session | None = None
+
+
+def _ray_folder() -> str | None:
+    """Ray's session folder of this driver, where it keeps logs; only ours is ever removed."""
+    import sys
+
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized() or os.environ.get("RAY_ADDRESS"):
+        return None
+    with suppress(AttributeError):
+        return ray._private.worker.global_worker.node.get_session_dir_path()
+    return None
+
+
+def clean_up() -> list[int]:
+    """End what killed drivers left behind, by recorded pid and start time. Returns the pids ended."""
+    ended = []
+    for path in folder().glob("session-*.json"):
+        try:
+            data = json.loads(path.read_text())
+            driver = ProcessId(*data["driver"])
+            left = [ProcessId(*item) for item in data["processes"]]
+        except (OSError, ValueError, TypeError, KeyError):
+            path.unlink(missing_ok=True)
+            continue
+        if driver.alive:
+            continue
+        ended += stop(left, grace=3)
+        if data.get("ray") and Path(data["ray"]).name.startswith("session_"):
+            shutil.rmtree(data["ray"], ignore_errors=True)
+        path.unlink(missing_ok=True)
+    return ended

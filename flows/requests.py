@@ -1,0 +1,147 @@
+"""What each flow is asked, as typed data: the form in the Prefect UI, and the `--set` target of the command line.
+
+Free of Prefect, so that the command line can read and change a request without starting anything.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from flows.plan import Builder, Plan
+from storage.artifacts import Store
+from storage.errors import ArtifactError
+from tasks.specs import (
+    BenchSpec,
+    ClozeSpec,
+    CorpusSpec,
+    DisjointRowsSpec,
+    EvaluateSpec,
+    PretrainSpec,
+    RecallRowsSpec,
+    Spec,
+    TokeniseSpec,
+)
+
+
+class StudyRequest(Spec):
+    """Which study to run, and what to change in it."""
+
+    study: Literal["quick", "evening", "smoke"] = Field("quick", description="Shipped study to run")
+    file: str | None = Field(None, description="Path of a .yaml study on the machine that runs it; replaces `study`")
+    settings: tuple[str, ...] = Field((), description="Changes, one NAME=VALUE each, for example train.steps=100")
+
+
+class TokeniseRequest(TokeniseSpec):
+    """A corpus to read and the tokenizer to cut it with."""
+
+    corpus: CorpusSpec = Field(CorpusSpec(), description="Which text")
+
+    def plan(self, store: Store) -> Plan:
+        builder = Builder("tokenise", store)
+        made = builder.data("corpus", self.corpus, narrowed(self, TokeniseSpec), None)
+        return goal(builder, made["shards"])
+
+
+class PretrainRequest(PretrainSpec):
+    """One model, and the data to train it on: recall rows made from a corpus, disjoint rows, or plain text."""
+
+    architecture: str = Field("", description="Label in reports; empty = the preset's first word")
+    experiment: str = Field("pretrain", description="Experiment in MLflow")
+    corpus: CorpusSpec | None = Field(None, description="Which text; empty with recall rows or plain text = pydocs")
+    tokenise: TokeniseSpec = Field(TokeniseSpec(tokenizer="bpe:1024"), description="How the text is cut")
+    rows: RecallRowsSpec | DisjointRowsSpec | None = Field(
+        None, description="Training rows; empty = recall rows, unless train.data is 'shards'", discriminator="kind")
+
+    @model_validator(mode="after")
+    def _rows_fit_the_data(self) -> PretrainRequest:
+        if self.train.data == "shards" and self.rows is not None:
+            raise ValueError("train.data 'shards' trains on plain text; leave `rows` empty")
+        return self
+
+    def plan(self, store: Store) -> Plan:
+        builder = Builder(self.experiment, store)
+        rows = self.rows or (RecallRowsSpec() if self.train.data == "rows" else None)
+        text = None if isinstance(rows, DisjointRowsSpec) else self.corpus or CorpusSpec()
+        made = builder.data("data", text, self.tokenise, rows)
+        spec = narrowed(self, PretrainSpec, architecture=self.architecture or self.model.split("-")[0])
+        return goal(builder, builder.pretrain("data", spec, made))
+
+
+class ClozeRequest(ClozeSpec):
+    """An eval task, and the corpus it asks about."""
+
+    corpus: CorpusSpec | None = Field(None, description="Which text; empty = pydocs, where the task needs text")
+    tokenise: TokeniseSpec = Field(TokeniseSpec(tokenizer="bpe:1024"), description="Whose tokens are counted")
+
+    def plan(self, store: Store) -> Plan:
+        builder = Builder("cloze", store)
+        return goal(builder, self.prompts(builder))
+
+    def prompts(self, builder: Builder) -> str:
+        """The id of the prompts, their stages added to `builder`."""
+        from tasks.evals.base import get_task
+
+        text = (self.corpus or CorpusSpec()) if get_task(self.task).needs_corpus else None
+        made = builder.data("data", text, self.tokenise, None)
+        return builder.cloze("data", narrowed(self, ClozeSpec), made)
+
+
+class EvaluateRequest(EvaluateSpec):
+    """A trained model and prompts: those of an artifact, or of a task to write first."""
+
+    checkpoint: str = Field(description="Id of a checkpoint artifact; `reread list --kind checkpoint` shows them")
+    prompts: str | None = Field(None, description="Id of a prompts artifact; empty = write them as `cloze` says")
+    cloze: ClozeRequest | None = Field(None, description="Prompts to write, when `prompts` is empty")
+    experiment: str = Field("evaluate", description="Experiment in MLflow")
+
+    @model_validator(mode="after")
+    def _has_prompts(self) -> EvaluateRequest:
+        if (self.prompts is None) == (self.cloze is None):
+            raise ValueError("give either `prompts`, the id of an artifact, or `cloze`, what to write")
+        return self
+
+    def plan(self, store: Store) -> Plan:
+        builder = Builder(self.experiment, store)
+        manifest = present(store, self.checkpoint, "checkpoint")
+        prompts = self.prompts or self.cloze.prompts(builder)
+        if self.prompts:
+            present(store, prompts, "prompts")
+        trained = manifest.counts
+        task = store.manifest(prompts).spec["task"] if self.prompts else self.cloze.task
+        return goal(builder, builder.evaluate("data", trained["architecture"], trained["seed"], task,
+                                              narrowed(self, EvaluateSpec), self.checkpoint, prompts))
+
+
+class BenchRequest(BenchSpec):
+    """Which kernels to time."""
+
+    experiment: str = Field("bench", description="Experiment in MLflow")
+
+    def plan(self, store: Store) -> Plan:
+        builder = Builder(self.experiment, store)
+        return goal(builder, builder.bench(narrowed(self, BenchSpec)))
+
+
+def narrowed(request: Spec, spec: type[Spec], **changes):
+    """The part of a request that is a stage's own spec; what was left to its default stays so."""
+    given = {name: getattr(request, name) for name in spec.model_fields if name in request.model_fields_set}
+    return spec(**{**given, **changes})
+
+
+def goal(builder: Builder, artifact: str) -> Plan:
+    """The plan that ends with `artifact`."""
+    return Plan(builder.name, builder.stages, builder.stages[builder.makers[artifact]])
+
+
+def present(store: Store, artifact: str, kind: str):
+    """The manifest of an artifact of that kind.
+
+    :raises ArtifactError: there is none, or it is of another kind
+    """
+    manifest = store.manifest(artifact)
+    if manifest.kind != kind:
+        raise ArtifactError(f"{artifact} is a {manifest.kind} artifact, expected one of kind {kind}; "
+                            f"`reread list --kind {kind}` shows those there are")
+    return manifest

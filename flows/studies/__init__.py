@@ -1,0 +1,139 @@
+"""Studies as YAML files, and reading them: shipped ones by name, anybody's by path."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flows import overrides
+from storage.errors import SpecError
+from tasks.specs import StudySpec, Workload
+
+FOLDER = Path(__file__).parent
+
+
+def shipped() -> dict[str, Path]:
+    """The studies that come with the package, by name, the quickest question first."""
+    order = ("quick", "evening", "smoke")
+    found = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+
+
+def load(name: str, settings: Sequence[str] = ()) -> StudySpec:
+    """The study called `name`, or in the YAML file at that path, with `--set` settings applied.
+
+    A setting may start inside a workload (`train.steps=100`): it then holds for every workload that has that field.
+    :raises SpecError: no such study (with close matches), unreadable YAML, or a value that a field refuses
+    """
+    path = find(name)
+    study = overrides.validate(StudySpec, read(path), str(path))
+    check(study, str(path))
+    return changed(study, settings)
+
+
+def find(name: str) -> Path:
+    if name in shipped():
+        return shipped()[name]
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if path.is_file():
+            return path
+        raise SpecError(f"there is no study file {path}")
+    close = difflib.get_close_matches(name, shipped(), n=1, cutoff=0.4)
+    raise SpecError(f"there is no study {name!r}" + (f"; did you mean {close[0]}?" if close else "")
+                    + f" Shipped studies: {', '.join(shipped())}; or give the path of a .yaml file")
+
+
+def read(path: Path) -> Any:
+    """A YAML file, numbers like 1e-2 included.
+
+    :raises SpecError: not a YAML mapping; names the line
+    """
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise SpecError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise SpecError(f"{path} holds {type(data).__name__}, expected a mapping of field names to values")
+    data.pop("shared", None)                            # YAML anchors live there
+    return overrides.plain(data)
+
+
+def changed(study: StudySpec, settings: Sequence[str]) -> StudySpec:
+    """`study` with the settings applied and checked."""
+    if not settings:
+        return study
+    data = overrides.plain(study)
+    for setting in settings:
+        keys, value = overrides.parse(setting)
+        if keys[0] in StudySpec.model_fields or keys[0] not in Workload.model_fields:
+            overrides.assign(study, data, keys, value)
+        else:
+            _everywhere(study, data, keys, value)
+    study = overrides.validate(StudySpec, data, "--set")
+    check(study, "--set")
+    return study
+
+
+def _everywhere(study: StudySpec, data: dict, keys: list[str], value: Any) -> None:
+    refusals = []
+    for workload in study.workloads:
+        try:
+            overrides.assign(study, data, ["workloads", workload, *keys], value)
+        except SpecError as refusal:
+            refusals.append(refusal)
+    if refusals and len(refusals) == len(study.workloads):
+        raise refusals[0]
+
+
+def check(study: StudySpec, source: str) -> None:
+    """What the fields cannot say one by one: names that must agree with each other.
+
+    :raises SpecError: naming the field
+    """
+    for name, workload in study.workloads.items():
+        if workload.train.data == "rows" and workload.rows is None:
+            raise SpecError(f"{source}: workloads.{name}.rows: missing; train.data is 'rows'")
+        needs_text = workload.train.data == "shards" or getattr(workload.rows, "kind", "") == "recall"
+        if needs_text and workload.corpus is None:
+            raise SpecError(f"{source}: workloads.{name}.corpus: missing; its rows are made from text")
+        tasks = [evaluation.cloze.task for evaluation in workload.evaluations]
+        twice = {task for task in tasks if tasks.count(task) > 1}
+        if twice:
+            raise SpecError(f"{source}: workloads.{name}.evaluations: task {sorted(twice)[0]!r} appears twice; "
+                            "put the second into a workload of its own")
+        for label in workload.architectures:
+            if "/" in label:
+                raise SpecError(f"{source}: workloads.{name}.architectures: a label has no '/', got {label!r}")
+            training(workload, label, f"{source}: workloads.{name}.architectures.{label}.train_overrides")
+    for number, expected in enumerate(study.expectations):
+        _check_expectation(study, expected, f"{source}: expectations.{number}")
+
+
+def training(workload: Workload, label: str, source: str = "train_overrides"):
+    """The workload's training spec with what this architecture changes."""
+    data = overrides.plain(workload.train)
+    for dotted, value in workload.architectures[label].train_overrides.items():
+        try:
+            overrides.assign(workload.train, data, dotted.split("."), value)
+        except SpecError as error:
+            raise SpecError(f"{source}: {str(error).removeprefix('--set ')}") from error
+    return overrides.validate(type(workload.train), data, source)
+
+
+def _check_expectation(study: StudySpec, expected, source: str) -> None:
+    if expected.workload not in study.workloads:
+        raise SpecError(f"{source}.workload: got {expected.workload!r}; it can be: {', '.join(study.workloads)}")
+    workload = study.workloads[expected.workload]
+    if expected.architecture not in workload.architectures:
+        raise SpecError(f"{source}.architecture: got {expected.architecture!r}; it can be: "
+                        f"{', '.join(workload.architectures)}")
+    orders = {evaluation.cloze.task: evaluation.cloze.orders for evaluation in workload.evaluations}
+    if expected.task not in orders:
+        raise SpecError(f"{source}.task: got {expected.task!r}; it can be: {', '.join(orders) or '(no evaluations)'}")
+    if expected.order not in orders[expected.task]:
+        raise SpecError(f"{source}.order: got {expected.order!r}; it can be: {', '.join(orders[expected.task])}")
