@@ -127,8 +127,8 @@ class Client:
             self._client.update_run(run.info.run_id, status="RUNNING")
             self.tag(run.info.run_id, tags)
         parameters = _cut(parameters, VALUE)
-        new = {key: value for key, value in parameters.items() if key not in run.data.params}
-        self._log_parameters(run.info.run_id, new)
+        self._log_parameters(run.info.run_id, {key: value for key, value in parameters.items()
+                                               if key not in run.data.params})
         changed = [key for key, value in parameters.items() if run.data.params.get(key, value) != value]
         return run.info.run_id, existed, changed
 
@@ -237,7 +237,7 @@ class Client:
         return MlflowException
 
 
-def name_of_metric(key: str) -> str:
+def valid_name(key: str) -> str:
     """A key as MLflow accepts it: other characters than letters, digits and `_-./ :` become `_`."""
     return re.sub(r"[^\w\-./ :]", "_", key).strip("/")[:250] or "_"
 
@@ -249,7 +249,7 @@ def _quoted(value: str) -> str:
 
 
 def _cut(values: Mapping[str, Any], limit: int = 8000) -> dict[str, str]:
-    return {str(key): str(value)[:limit] for key, value in values.items()}
+    return {valid_name(str(key)): str(value)[:limit] for key, value in values.items()}
 
 
 def _parts(values: Mapping[str, str]) -> Iterator[list[tuple[str, str]]]:

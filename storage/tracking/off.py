@@ -46,6 +46,9 @@ class NoTracking:
     def link(self, run_id: str) -> str:
         return "#/"
 
+    def experiment_link(self, experiment: str) -> str:
+        return "#/"
+
     def flush(self) -> bool:
         return True
 

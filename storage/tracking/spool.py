@@ -36,15 +36,23 @@ class Journal:
             return
         try:
             if self._file is None:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                self._file = open(self.folder / f"{self.owner}-{uuid.uuid4().hex[:8]}.jsonl", "w", encoding="utf-8")
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._file = self._create()
             self._file.write(json.dumps(operation, ensure_ascii=False) + "\n")
             self._file.flush()
         except OSError as error:
             self._broken = True
             log.warning("cannot write the tracking journal in %s (%s); what the tracking store does not take before "
                         "this process ends will be lost", self.folder, error)
+
+    def _create(self) -> IO[str]:
+        """A new file, locked before it gets the name under which a replay would see it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.path = self.folder / f"{self.owner}-{uuid.uuid4().hex[:8]}.jsonl"
+        hidden = self.path.with_suffix(".new")
+        file = open(hidden, "w", encoding="utf-8")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(hidden, self.path)
+        return file
 
     def clear(self) -> None:
         """All operations so far are in the store."""
@@ -58,7 +66,7 @@ class Journal:
         if self._file is None:
             return
         if not self.operations:
-            Path(self._file.name).unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
         self._file.close()
         self._file = None
 

@@ -1,8 +1,7 @@
 """Writing to the tracking store without ever stopping the work that it watches.
 
 Every write is first an operation in a journal on local disk, then delivered, metrics in batches. Operations are
-idempotent, so delivering one twice changes nothing: MLflow knows a metric point by (run, key, step, time, value), and
-steps that a run had before this process continued it are dropped. If the store fails, operations stay in the journal
+idempotent (see `delivery`), so delivering one twice changes nothing. If the store fails, operations stay in the journal
 and are tried again later, by this process or, after its death, by the next one (`replay`).
 """
 
@@ -10,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
 import os
 import re
 import threading
@@ -18,6 +18,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,12 @@ from typing import Any
 from storage import logs
 from storage.errors import TrackingError
 from storage.home import local_home
-from storage.tracking.client import BATCH, Away, Client, Refused, connect, name_of_metric
-from storage.tracking.spool import Journal, replay_orphans, set_aside
+from storage.tracking.client import BATCH, Away, Client, Refused, connect, valid_name
+from storage.tracking.delivery import PENDING, Delivery
+from storage.tracking.spool import Journal, replay_orphans
 
 SECONDS = 5.0           # a value waits at most this long for its batch, as long as metrics keep coming
 RETRY_SECONDS = 30.0    # pause after a failure before the store is tried again
-PENDING = "pending-"    # start of the ids given out while the store is away
 
 log = logs.get("storage.tracking")
 
@@ -58,7 +59,7 @@ class Tracking:
     """
 
     def __init__(self, uri: str | None = None, spool: str | os.PathLike | None = None) -> None:
-        self.uri = uri or default_uri()
+        self.uri = _absolute(uri or default_uri())
         named = sha256(self.uri.encode()).hexdigest()[:8]
         self.spool = Path(spool).absolute() if spool else local_home() / "spool" / named
         self._open()
@@ -78,7 +79,7 @@ class Tracking:
         """Id of the experiment, created if need be."""
         try:
             with self._store() as client:
-                return client.experiment(name, self._artifact_location())
+                return client.experiment(name, self._delivery.artifact_location())
         except Away:
             return PENDING + name
 
@@ -96,7 +97,7 @@ class Tracking:
         self.replay()
         try:
             with self._store() as client:
-                return self._start(client, operation)
+                return self._delivery.start(client, operation)
         except Away:
             operation["run"] = PENDING + uuid.uuid4().hex
             self._submit(operation)
@@ -113,7 +114,7 @@ class Tracking:
         """Ids of the runs of an experiment with all these tags, newest first; none while the store is away."""
         try:
             with self._store() as client:
-                return client.find(self._experiment_id(client, experiment),
+                return client.find(self._delivery.experiment_id(client, experiment),
                                    {key: str(value) for key, value in tags.items()})
         except Away:
             return []
@@ -122,19 +123,24 @@ class Tracking:
         """`run_link` for a run whose experiment is not at hand."""
         try:
             with self._store() as client:
-                run_id = self._run_id(client, run_id)
+                run_id = self._delivery.run_id(client, run_id)
                 return run_link(client.experiment_of(run_id), run_id)
         except Away:
             return "#/"
 
+    def experiment_link(self, experiment: str) -> str:
+        """`experiment_link`, for symmetry."""
+        return experiment_link(experiment)
+
     # --------------------------------------------------------------------------------------------- numbers, files
     def metrics(self, run_id: str, values: Mapping[str, float], step: int, tokens: int | None = None) -> None:
         """Log values at a step; `tokens` seen so far go with them as a metric of that name. Buffered."""
-        values = {name_of_metric(key): float(value) for key, value in values.items()}
-        if tokens is not None:
-            values["tokens"] = float(tokens)
+        values = {valid_name(key): float(value) for key, value in values.items()}
         with self._lock:
             self._check_process()
+            if tokens is not None and self._tokens_at.get(run_id) != step:      # once a step, however many calls
+                values["tokens"] = float(tokens)
+                self._tokens_at[run_id] = step
             self._journal.append({"op": "metrics", "run": run_id, "step": int(step), "time": _now(), "values": values})
             self._waiting += len(values)
             if self._waiting >= BATCH or time.monotonic() - self._flushed >= SECONDS:
@@ -145,7 +151,7 @@ class Tracking:
         self.flush()
         try:
             with self._store() as client:
-                return max(client.steps(self._run_id(client, run_id), name_of_metric(key)), default=None)
+                return max(client.steps(self._delivery.run_id(client, run_id), valid_name(key)), default=None)
         except Away:
             return None
 
@@ -160,8 +166,8 @@ class Tracking:
         """Log rows as `<name>.json`, which the interface shows as a table. Replaces an earlier one of that name."""
         rows = list(rows)
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        text = json.dumps({"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]},
-                          ensure_ascii=False, default=str)
+        text = json.dumps({"columns": columns, "data": [[_cell(row.get(column)) for column in columns] for row in rows]},
+                          ensure_ascii=False, allow_nan=False, default=str)
         self._submit({"op": "table", "run": run_id, "name": name.removesuffix(".json") + ".json", "text": text})
 
     def register(self, name: str, run_id: str, artifact_path: str, tags: Mapping[str, Any] | None = None) -> str:
@@ -171,7 +177,7 @@ class Tracking:
         self.flush()
         try:
             with self._store() as client:
-                return client.register(self._run_id(client, run_id), operation["name"], artifact_path,
+                return client.register(self._delivery.run_id(client, run_id), operation["name"], artifact_path,
                                        operation["tags"])
         except Away:
             self._submit(operation)
@@ -187,7 +193,7 @@ class Tracking:
                 return True
             try:
                 with self._store() as client:
-                    self._deliver(client, self._journal.operations, self._seen)
+                    self._delivery.deliver(client, self._journal.operations)
             except Away:
                 return False
             self._journal.clear()
@@ -201,7 +207,7 @@ class Tracking:
             try:
                 if any(self.spool.glob("*.jsonl")):
                     with self._store() as client:
-                        replayed = replay_orphans(self.spool, lambda operations: self._deliver(client, operations, {}))
+                        replayed = replay_orphans(self.spool, partial(self._delivery.deliver, client, orphaned=True))
             except Away:
                 return 0
             if replayed:
@@ -222,83 +228,16 @@ class Tracking:
             self._journal.append(operation)
             self.flush()
 
-    def _deliver(self, client: Client, operations: list[dict[str, Any]], seen: dict[str, _Steps]) -> None:
-        """Carry out operations, those of one run in order. `seen`: what runs had before this process wrote to them."""
-        points: dict[str, list[dict[str, Any]]] = {}
-        for operation in operations:
-            if operation["op"] == "metrics":
-                points.setdefault(operation["run"], []).append(operation)
-                continue
-            self._deliver_points(client, points.pop(operation["run"], []), seen)
-            try:
-                self._carry_out(client, operation)
-            except Refused as refusal:
-                set_aside(self.spool, operation, str(refusal))
-        for waiting in points.values():
-            self._deliver_points(client, waiting, seen)
-
-    def _deliver_points(self, client: Client, operations: list[dict[str, Any]], seen: dict[str, _Steps]) -> None:
-        """Metrics of one run in one go; one by one if the store refuses something among them."""
-        if not operations:
-            return
-        try:
-            run_id = self._run_id(client, operations[0]["run"])
-            had = seen.setdefault(run_id, _Steps(client, run_id))
-            client.log(run_id, [(key, value, operation["time"], operation["step"]) for operation in operations
-                                for key, value in operation["values"].items() if operation["step"] not in had.of(key)])
-        except Refused as refusal:
-            if len(operations) == 1:
-                set_aside(self.spool, operations[0], str(refusal))
-                return
-            for operation in operations:
-                self._deliver_points(client, [operation], seen)
-
-    def _carry_out(self, client: Client, operation: dict[str, Any]) -> None:
-        kind = operation["op"]
-        if kind == "start":
-            self._start(client, operation)
-            return
-        run_id = self._run_id(client, operation["run"])
-        if kind == "tags":
-            client.tag(run_id, operation["tags"])
-        elif kind == "finish":
-            client.finish(run_id, operation["status"], operation["time"])
-        elif kind == "artifacts":
-            client.files(run_id, Path(operation["path"]), operation["subfolder"])
-        elif kind == "table":
-            client.table(run_id, operation["name"], operation["text"])
-        elif kind == "register":
-            client.register(run_id, operation["name"], operation["path"], operation["tags"])
-
-    def _start(self, client: Client, operation: dict[str, Any]) -> str:
-        tags = dict(operation["tags"])
-        if "mlflow.parentRunId" in tags:
-            tags["mlflow.parentRunId"] = self._run_id(client, tags["mlflow.parentRunId"])
-        pending = operation.get("run")
-        if pending:
-            tags["reread.pending"] = pending
-        run_id = (client.find(None, {"reread.pending": pending}) if pending else None) or None
-        if run_id:                                      # delivered before, by an attempt that heard no answer
-            self._real[pending] = run_id[0]
-            return run_id[0]
-        run_id, existed, changed = client.start(self._experiment_id(client, operation["experiment"]),
-                                                operation["name"], tags, operation["params"], operation["time"])
-        if changed:
-            log.warning("run %s keeps its earlier values of %s", run_id, ", ".join(changed))
-        self._seen[run_id] = _Steps(client if existed else None, run_id)
-        if pending:
-            self._real[pending] = run_id
-        return run_id
-
     # ------------------------------------------------------------------------------------------------- connection
     def _open(self) -> None:
         self._lock = threading.RLock()
         self._client: Client | None = None
         self._journal = Journal(self.spool)
-        self._seen: dict[str, _Steps] = {}
-        self._real: dict[str, str] = {}                 # pending id -> run id
+        self._delivery = Delivery(self.uri, self.spool)
         self._waiting, self._flushed = 0, time.monotonic()
+        self._tokens_at: dict[str, int] = {}            # run -> step whose tokens are logged
         self._away_until = 0.0
+        self._away = False
         atexit.register(_close, weakref.ref(self))
 
     def _check_process(self) -> None:
@@ -317,55 +256,39 @@ class Tracking:
                 if self._client is None:
                     self._client = connect(self.uri)
                 yield self._client
+                if self._away:
+                    self._away = False
+                    log.info("tracking store %s works again", self.uri)
             except Refused as refusal:
                 raise TrackingError(f"tracking store {self.uri} refuses: {refusal}") from refusal
             except Away as away:
                 self._away_until = time.monotonic() + RETRY_SECONDS
-                log.warning("tracking store %s does not work (%s); work goes on, numbers wait in %s", self.uri, away,
-                            self.spool)
+                if not self._away:
+                    self._away = True
+                    log.warning("tracking store %s does not work (%s); work goes on, numbers wait in %s", self.uri,
+                                away, self.spool)
                 raise
-
-    def _artifact_location(self) -> str | None:
-        """Where a new experiment keeps its files: beside an SQLite database; with a server, it decides."""
-        if not self.uri.startswith("sqlite:///"):
-            return None
-        return (Path(self.uri.removeprefix("sqlite:///")).absolute().parent / "mlflow-artifacts").as_uri()
-
-    def _experiment_id(self, client: Client, experiment: str) -> str:
-        if experiment.startswith(PENDING):
-            return client.experiment(experiment.removeprefix(PENDING), self._artifact_location())
-        return experiment
-
-    def _run_id(self, client: Client, run: str) -> str:
-        """The store's id for a run that was started while the store was away."""
-        if run.startswith(PENDING) and run not in self._real:
-            found = client.find(None, {"reread.pending": run})
-            if not found:
-                raise Refused(f"there is no run {run}")
-            self._real[run] = found[0]
-        return self._real.get(run, run)
-
-
-class _Steps:
-    """The steps that a run had per metric before this process wrote to it, looked up once per metric."""
-
-    def __init__(self, client: Client | None, run_id: str) -> None:
-        self._client, self._run_id = client, run_id
-        self._names: set[str] | None = None if client else set()
-        self._steps: dict[str, set[int]] = {}
-
-    def of(self, key: str) -> set[int]:
-        if key not in self._steps:
-            if self._names is None:
-                self._names = self._client.metric_names(self._run_id)
-            self._steps[key] = self._client.steps(self._run_id, key) if key in self._names else set()
-        return self._steps[key]
-
 
 def _close(reference: weakref.ref) -> None:
     tracking = reference()
     if tracking is not None:
         tracking.close()
+
+
+def _absolute(uri: str) -> str:
+    """SQLite paths made absolute, since workers run in other folders; a folder is no store any more."""
+    if uri.startswith("sqlite:///"):
+        return f"sqlite:///{os.path.abspath(uri.removeprefix('sqlite:///'))}"
+    if "://" not in uri or uri.startswith("file:"):
+        raise TrackingError(f"MLFLOW_TRACKING_URI {uri!r} names a folder, which MLflow no longer writes to; use "
+                            "sqlite:////absolute/path/mlflow.db or the http address of an MLflow server")
+    return uri
+
+
+def _cell(value: Any) -> Any:
+    """A value as JSON knows it: numpy scalars as numbers, NaN and infinity as null."""
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _now() -> int:
