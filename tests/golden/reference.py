@@ -1,4 +1,8 @@
-"""Reference arrays: from the folder of reference vectors, or, for the key ones, from the small copy kept here."""
+"""Reference arrays: from the folder of reference vectors, or, for the key ones, from the small copy kept here.
+
+jrt_*.npz are numbers alone (random inputs and weights, and what came out), made by running the official code of
+HazyResearch/prefix-linear-attention @7490f22 on a CPU, in float64.
+"""
 
 import os
 from pathlib import Path
@@ -12,6 +16,13 @@ from tests.conftest import ROOT
 COPIES = Path(__file__).parent
 
 
+class Arrays(dict):
+    """Arrays by name; a test that asks for one that is not here is skipped."""
+
+    def __missing__(self, name: str) -> np.ndarray:
+        pytest.skip(f"the small copy of the reference vectors holds no {name} (set REREAD_SHARED)")
+
+
 def reference(name: str) -> dict[str, np.ndarray]:
     """Arrays of golden/jrt/<name>.npz; without that folder, those kept beside the tests. Skips if there are none."""
     path = Path(os.environ.get("REREAD_SHARED", ROOT.parent / "shared")) / "golden" / "jrt" / f"{name}.npz"
@@ -20,7 +31,7 @@ def reference(name: str) -> dict[str, np.ndarray]:
     if not path.is_file():
         pytest.skip(f"reference vectors are not here: {name} (set REREAD_SHARED)")
     with np.load(path) as arrays:
-        return dict(arrays)
+        return Arrays(arrays)
 
 
 def tensor(array: np.ndarray, dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -1,0 +1,47 @@
+"""A language model with one layer of every sort of mixer: what law L18 and the labels run on."""
+
+import copy
+import functools
+
+import torch
+
+from models.config import ModelConfig
+from models.language_model import LanguageModel
+from tests.contracts.cases import WIDTH, all_cases, redraw
+
+VOCABULARY = 40
+MOST_LAYERS = 8
+
+
+def layers() -> dict[str, object]:
+    """One causal streaming mixer for each combination of abilities and of the fields that make memories differ."""
+    chosen, seen = {}, set()
+    for case in all_cases():
+        able = case.abilities
+        sort = (able.prefix, able.growth, able.reach is None, able.randomness, hasattr(case.config, "window"),
+                hasattr(case.config, "chunk"))
+        if able.streaming and able.max_length is None and sort not in seen:
+            seen.add(sort)
+            chosen[case.kind] = case.config
+    return dict(list(chosen.items())[:MOST_LAYERS])
+
+
+@functools.lru_cache(4)
+def _model(positions: str) -> LanguageModel:
+    mixers = layers()
+    config = ModelConfig(width=WIDTH, vocabulary=VOCABULARY, mixers=mixers, plan=tuple(mixers), mlp=24, positions=positions,
+                         max_length=512 if positions == "learned" else None, seed=3, tie=False)
+    model = LanguageModel(config).double().eval()
+    redraw(model, keep_init(model), seed=17)
+    return model
+
+
+def keep_init(model: LanguageModel) -> frozenset[str]:
+    """Full names of the parameters that mixers keep from initialisation."""
+    return frozenset(
+        f"{prefix}.{name}" for prefix, module in model.named_modules() for name in getattr(module, "keep_init", ()) if prefix
+    )
+
+
+def hybrid(dtype: torch.dtype = torch.float64, positions: str = "none") -> LanguageModel:
+    return copy.deepcopy(_model(positions)).to(dtype)
