@@ -31,7 +31,8 @@ from storage.tracking.delivery import PENDING, Delivery
 from storage.tracking.spool import Journal, replay_orphans
 
 SECONDS = 5.0           # a value waits at most this long for its batch, as long as metrics keep coming
-RETRY_SECONDS = 30.0    # pause after a failure before the store is tried again
+RETRY_SECONDS = 30.0    # pause after a failure before the store is tried again; doubles with each failure in a row,
+LONGEST_PAUSE = 600.0   # up to this: a try may block for MLflow's 20 s (SQLite locked) or 30 s (server that hangs)
 
 log = logs.get("storage.tracking")
 
@@ -216,9 +217,10 @@ class Tracking:
             return replayed
 
     def close(self) -> None:
-        """Deliver what waits and let go of the journal. Happens by itself when the process ends."""
+        """Deliver what waits, pause or not, and let go of the journal. Happens by itself when the process ends."""
         with self._lock:
             self._check_process()
+            self._away_until = 0.0
             self.flush()
             self._journal.close()
 
@@ -237,7 +239,7 @@ class Tracking:
         self._waiting, self._flushed = 0, time.monotonic()
         self._tokens_at: dict[str, int] = {}            # run -> step whose tokens are logged
         self._away_until = 0.0
-        self._away = False
+        self._failures = 0                              # in a row
         atexit.register(_close, weakref.ref(self))
 
     def _check_process(self) -> None:
@@ -256,15 +258,15 @@ class Tracking:
                 if self._client is None:
                     self._client = connect(self.uri)
                 yield self._client
-                if self._away:
-                    self._away = False
+                if self._failures:
+                    self._failures = 0
                     log.info("tracking store %s works again", self.uri)
             except Refused as refusal:
                 raise TrackingError(f"tracking store {self.uri} refuses: {refusal}") from refusal
             except Away as away:
-                self._away_until = time.monotonic() + RETRY_SECONDS
-                if not self._away:
-                    self._away = True
+                self._away_until = time.monotonic() + min(RETRY_SECONDS * 2 ** self._failures, LONGEST_PAUSE)
+                self._failures += 1
+                if self._failures == 1:
                     log.warning("tracking store %s does not work (%s); work goes on, numbers wait in %s", self.uri,
                                 away, self.spool)
                 raise

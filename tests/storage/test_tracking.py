@@ -22,11 +22,23 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def database(tmp_path_factory) -> Path:
-    """An empty MLflow database; creating one takes seconds, copying it none."""
+def first_use(tmp_path_factory) -> tuple[Path, str, str]:
+    """The database that a first run creates, and what that run wrote to stdout and stderr."""
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    Tracking(f"sqlite:///{path}", spool=path.parent / "spool").experiment("warm-up")
-    return path
+    process = python("""
+        tracking = Tracking(sys.argv[1], spool=sys.argv[2])
+        run = tracking.start(tracking.experiment("first"), "child")
+        tracking.metrics(run, {"a": 1.0}, 0)
+        tracking.finish(run)
+        print(os.environ["MLFLOW_DISABLE_TELEMETRY"])
+        """, f"sqlite:///{path}", str(path.parent / "spool"))
+    return path, *process.communicate()
+
+
+@pytest.fixture
+def database(first_use) -> Path:
+    """To be copied, which takes no time; creating one takes seconds."""
+    return first_use[0]
 
 
 @pytest.fixture
@@ -246,21 +258,35 @@ def test_a_store_that_is_away_from_the_start_gets_everything_later(home, databas
     assert tracking.last_step(child, "loss") == 10 and tracking.link(child).endswith(found)
 
 
-def test_a_store_that_is_locked_for_a_while_gets_everything_once(tracking, run, home, caplog):
+def test_a_store_that_breaks_for_a_while_gets_everything_once(tracking, run, home):
     tracking.metrics(run, {"loss": 0.0}, 0)
     tracking.flush()
-    holder = sqlite3.connect(home / "mlflow.db", isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
+    database = sqlite3.connect(home / "mlflow.db", isolation_level=None)
+    database.execute("ALTER TABLE metrics RENAME TO elsewhere")
     tracking.metrics(run, {"loss": 1.0}, 1)
     assert not tracking.flush()
     assert [operation["step"] for operation in journals(tracking)] == [1]
-    holder.execute("ROLLBACK")
+    database.execute("ALTER TABLE elsewhere RENAME TO metrics")
     tracking.metrics(run, {"loss": 2.0}, 2)
     assert tracking.flush()
     assert history(tracking, run, "loss") == [(0, 0.0), (1, 1.0), (2, 2.0)]
 
 
-def test_an_unreachable_server_costs_seconds_once(home, monkeypatch):
+def test_a_store_that_fails_is_tried_ever_more_rarely(home, tmp_path, monkeypatch):
+    (tmp_path / "store").write_text("in the way")
+    tracking = Tracking(f"sqlite:///{tmp_path}/store/mlflow.db")
+    now, tries = [1000.0], []
+    monkeypatch.setattr(writer.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(writer, "connect", lambda uri, real=writer.connect: (tries.append(now[0]), real(uri)))
+    for _ in range(4000):
+        tracking.flush() if tracking._journal.operations else tracking.tag("0" * 32, {"a": 1})
+        now[0] += 1.0
+    assert [round(after - before) for before, after in zip(tries, tries[1:])][:6] == [30, 60, 120, 240, 480, 600]
+    tracking.close()
+    assert tries[-1] == now[0]                            # a last try, however long the pause
+
+
+def test_an_unreachable_server_costs_seconds_once(home):
     tracking = Tracking("http://127.0.0.1:9")
     began = time.monotonic()
     run = tracking.start(tracking.experiment("study"), "child")
@@ -372,13 +398,5 @@ def test_importing_tracking_does_not_import_mlflow():
     assert process.communicate()[0].strip() == "False"
 
 
-def test_nothing_is_printed_and_nothing_is_sent_home(home):
-    process = python("""
-        tracking = Tracking()
-        run = tracking.start(tracking.experiment("study"), "child")
-        tracking.metrics(run, {"a": 1.0}, 0)
-        tracking.finish(run)
-        print(os.environ["MLFLOW_DISABLE_TELEMETRY"])
-        """)
-    out, errors = process.communicate()
-    assert (out, errors) == ("true\n", "")
+def test_nothing_is_printed_and_nothing_is_sent_home(first_use):
+    assert first_use[1:] == ("true\n", "")
