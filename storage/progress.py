@@ -71,19 +71,21 @@ class _Lines(Progress):
     def __init__(self, *args) -> None:
         super().__init__(*args)
         self.last = self.began
+        self.written = 0            # units done when a line was last written
 
     def _show(self) -> None:
-        now = time.monotonic()
-        if now - self.last >= INTERVAL:
-            self.last = now
-            sys.stderr.write(self.line() + "\n")
-            sys.stderr.flush()
+        if time.monotonic() - self.last >= INTERVAL:
+            self._write()
 
     def close(self) -> None:
-        """A last line, only for work long enough to have shown one."""
-        if time.monotonic() - self.began >= INTERVAL:
-            sys.stderr.write(self.line() + "\n")
-            sys.stderr.flush()
+        """A last line, for work long enough to show one and not shown to its end yet."""
+        if time.monotonic() - self.began >= INTERVAL and self.written != self.done:
+            self._write()
+
+    def _write(self) -> None:
+        self.last, self.written = time.monotonic(), self.done
+        sys.stderr.write(self.line() + "\n")
+        sys.stderr.flush()
 
 
 class _Bar(Progress):
