@@ -6,7 +6,8 @@ from models.config import ModelConfig
 from models.generate import greedy
 from models.language_model import LanguageModel, build
 from models.mixer import Abilities, Cost, Mixer, MixerConfig
+from models.presets import preset, preset_names
 from models.state import ModelState, State
 
 __all__ = ["Abilities", "Cost", "LanguageModel", "Layout", "Mixer", "MixerConfig", "ModelConfig", "ModelState", "State",
-           "build", "greedy", "load_config", "load_model", "save_model"]
+           "build", "greedy", "load_config", "load_model", "preset", "preset_names", "save_model"]

@@ -39,6 +39,7 @@ def test_packed_numbers_documents_in_order_and_counts_empty_ones():
     assert made.segment_BL.tolist() == [[0, 0, 2, 2, 2, -1, -1], [0] * 6 + [-1]]
     assert made.position_BL.tolist() == [[0, 1, 0, 1, 2, 0, 0], [0, 1, 2, 3, 4, 5, 0]]
     assert made.prefix_BL.tolist() == [[1, 1, 3, 3, 3, 0, 0], [2] * 6 + [0]]
+    assert made.start_BL.int().tolist() == [[1, 0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0]]
     assert made.documents == ((0, 2, 1), (0, 0, 0), (0, 3, 3), (1, 6, 2))
 
 

@@ -92,6 +92,7 @@ def test_dtype_runs_in_a_copy_and_edges():
     model = model_of().float()
     assert greedy(model, ROWS, maximum_new=6, dtype=torch.float64) == greedy(model.double(), ROWS, maximum_new=6)
     model.float().train()
+    greedy(model, ROWS, maximum_new=2)
     greedy(model, ROWS, maximum_new=2, dtype=torch.float64)
     assert model.norm.weight.dtype == torch.float32 and model.training
     assert greedy(model, [], maximum_new=3) == [] and greedy(model, ROWS[:2], maximum_new=0) == [[], []]

@@ -176,10 +176,14 @@ def test_initial_deviations_and_parameter_roles():
         if parameter.ndim < 2:
             assert parameter.eq(0 if name.endswith("bias") else 1).all(), name
             continue
+        if name.endswith("scale"):          # the mixer's keep_init: U(-2, 2) as it drew it
+            assert 1.5 < parameter.abs().max() < 2
+            continue
         wanted = 0.05 / 6 ** 0.5 if name.endswith(("out_proj.weight", "fc2.weight")) else 0.05
         assert abs(parameter.std().item() / wanted - 1) < 0.06, name
     assert "blocks.0.mixer.in_proj.weight" in model.matrices() and "blocks.2.mlp.fc2.weight" in model.matrices()
-    assert not {"embedding.weight", "head_proj.weight", "blocks.0.norm1.weight"} & model.matrices()
+    assert not {"embedding.weight", "head_proj.weight", "blocks.0.norm1.weight", "blocks.0.mixer.scale"} & model.matrices()
+    assert model.lr_scale() == {f"blocks.{layer}.mixer.scale": 0.5 for layer in range(3)}
     assert {"embedding.weight", "blocks.0.norm1.weight", "blocks.0.mixer.in_proj.bias"} <= model.no_decay()
     assert not model.no_decay() & model.matrices()
 
@@ -202,6 +206,10 @@ def test_bfloat16_stays_near_float64_and_keeps_a_wide_residual():
     assert (got.double() - expected).norm() / expected.norm() < 3e-2
     logits, state = narrow.prefill(ids, Layout.dense(2, 9))
     assert state.layers[0]["sum"].dtype == torch.float32
+    seen = []
+    narrow.norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].dtype))
+    narrow(ids, Layout.dense(2, 9))
+    assert seen == [torch.float32]
     narrow.step(ids[:, 0], state)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from kernels.layout import Layout
-from models.initialise import Linear
+from models.initialise import Linear, draw_uniform
 from models.mixer import Abilities, Cost, Mixer, MixerConfig
 from models.state import State
 
@@ -19,19 +19,27 @@ class Config(MixerConfig):
 
 
 class ToyMixer(Mixer):
-    """y_i = out(sum of u over tokens j <= i and j < m, divided by their number)."""
+    """y_i = out(sum of u over tokens j <= i and j < m, divided by their number); u = in(x) * scale."""
+
+    keep_init = frozenset({"scale"})
+    lr_scale = {"scale": 0.5}
 
     def __init__(self, config: Config, width: int, layer: int):
         super().__init__(config, width, layer)
         self.in_proj = Linear(width, width)
         self.out_proj = Linear(width, width)
+        self.scale = torch.nn.Parameter(torch.empty(1, width))
+
+    def reset_parameters(self, generator: torch.Generator) -> None:
+        super().reset_parameters(generator)
+        draw_uniform(self.scale, 2.0, generator)
 
     @classmethod
     def abilities(cls, config: Config) -> Abilities:
         return Abilities(prefix=True)
 
     def mix(self, x_BLD: torch.Tensor, layout: Layout, state: State | None):
-        u_BLD = torch.where(layout.real_BL[..., None], self.in_proj(x_BLD), 0).to(self.sum_dtype(x_BLD.dtype))
+        u_BLD = torch.where(layout.real_BL[..., None], self.in_proj(x_BLD) * self.scale, 0).to(self.sum_dtype(x_BLD.dtype))
         sum_BLD, count_BL = u_BLD.cumsum(1), layout.real_BL.cumsum(1)
         if layout.prefixed:
             inside = layout.in_prefix_BL
