@@ -23,7 +23,6 @@ from tasks.prompts import ATTRIBUTE_LINE, Prompt, askable, attributes, compose, 
 from tasks.specs import RecallRowsSpec
 from tasks.tokenizers import Tokenizer
 
-WINDOW = 2048                 # rows that are sorted by length together
 LIST_VALUE_TOKENS = 10        # longer values do not get into lists
 SAMPLE = 256                  # rows from which the mean length of each form is estimated
 

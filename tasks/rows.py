@@ -10,8 +10,9 @@ Produces train.arrow and, if there is any, validation.arrow, and the tokenizer t
     batch     int32                 rows of a batch are neighbours
     document  string                id of the document ("" for lists; disjoint: the sizes, such as "4|16")
 
-Recall rows are bucketed by length within windows of 2,048 rows and their batches shuffled within the window. Every
-draw is a function of (seed, row number); windows may be made in any order, on any worker.
+Recall rows are bucketed by length within windows of 2,048 rows (fewer in a short training, which has at least eight
+windows) and their batches shuffled within the window. Every draw is a function of (seed, row number); windows may be
+made in any order, on any worker.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import pyarrow as pa
 
 from storage import logs
 from storage.artifacts import Store, artifact_id
-from storage.errors import SpecError
+from storage.errors import CorpusError, SpecError
 from storage.identity import code_hash
 from storage.progress import progress
 from storage.shards import RowTable, ShardWriter
@@ -34,13 +35,15 @@ from tasks import corpus as corpora
 from tasks import disjoint_rows, recall_rows
 from tasks.draws import generator
 from tasks.parallel import parallel_map
-from tasks.recall_rows import WINDOW, Pool, Row
+from tasks.recall_rows import Pool, Row
 from tasks.specs import DisjointRowsSpec, RecallRowsSpec
 from tasks.tokenise import TOKENIZER
 from tasks.tokenizers import Tokenizer, load_tokenizer
 
 KIND = "rows"
-VALIDATION_PROGRESS = 1.0     # validation rows are those of the end of training
+WINDOW = 2048             # rows that are sorted by length together
+FEWEST_WINDOWS = 8        # short trainings have smaller windows, or shuffling would undo the curriculum
+VALIDATION_WINDOW = 256
 
 log = logs.get("tasks.rows")
 
@@ -83,25 +86,24 @@ def build_recall(spec: RecallRowsSpec, documents: RowTable, tokenizer: Tokenizer
                               spec)
     tokenizer.save(folder / TOKENIZER)
     total = recall_rows.estimate_rows(pools["train"], tokenizer, spec)
-    work = partial(_window, total=total, pool=pools["train"], tokenizer=tokenizer, spec=spec, purpose="row")
+    size = min(WINDOW, -(-total // FEWEST_WINDOWS))
+    work = partial(_window, size=size, total=total, pool=pools["train"], tokenizer=tokenizer, spec=spec, purpose="row")
     counts = {"documents": {split: len(pool) for split, pool in pools.items()}, "rows_estimated": total}
     counts |= _write(folder / "train.arrow", work, spec.tokens, tokenizer, spec)
     if spec.validation_tokens:
-        work = partial(_window, total=None, pool=pools["validation"], tokenizer=tokenizer, spec=spec,
-                       purpose="validation row")
+        work = partial(_window, size=VALIDATION_WINDOW, total=None, pool=pools["validation"], tokenizer=tokenizer,
+                       spec=spec, purpose="validation row")
         counts["validation"] = _write(folder / "validation.arrow", work, spec.validation_tokens, tokenizer, spec)
     log.info("rows: %(rows)d rows, %(tokens)d tokens, %(batches)d batches", counts)
     return counts
 
 
-def _window(index: int, total: int | None, pool: Pool, tokenizer: Tokenizer, spec: RecallRowsSpec,
+def _window(index: int, size: int, total: int | None, pool: Pool, tokenizer: Tokenizer, spec: RecallRowsSpec,
             purpose: str) -> tuple[list[Row], Counter]:
-    numbers = range(index * WINDOW, (index + 1) * WINDOW)
-    if total is None:
-        shares = recall_rows.list_shares(np.full(WINDOW, VALIDATION_PROGRESS), 2, spec)
-    else:
-        shares = recall_rows.list_shares(np.asarray(numbers), total, spec)
-    return recall_rows.window(numbers, shares, pool, tokenizer, spec, purpose)
+    """Window `index` of `size` rows. `total` is None for validation rows, which are like the last rows of training."""
+    numbers = np.arange(index * size, (index + 1) * size)
+    shares = recall_rows.list_shares(numbers, total, spec) if total else np.full(size, spec.list_share_last)
+    return recall_rows.window(numbers.tolist(), shares, pool, tokenizer, spec, purpose)
 
 
 def _write(path: Path, work: partial, budget: int, tokenizer: Tokenizer, spec: RecallRowsSpec) -> dict:
@@ -112,6 +114,10 @@ def _write(path: Path, work: partial, budget: int, tokenizer: Tokenizer, spec: R
         windows = parallel_map(work, _forever(), describe="rows")
         for index, (rows, left_out) in enumerate(windows):
             by["left_out"].update(left_out)
+            if not rows:
+                raise CorpusError(f"no row of a whole window can be used ({dict(left_out)}); allow longer rows "
+                                  f"(maximum_row_tokens is {spec.maximum_row_tokens}) or cut documents shorter "
+                                  f"(maximum_document_tokens is {spec.maximum_document_tokens})")
             rows = _within(rows, budget - tally["tokens"])
             for batch in _batches(rows, index, spec):
                 _append(writer, batch, tally["batches"])
