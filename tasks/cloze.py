@@ -1,0 +1,191 @@
+"""Cloze stage: one eval task, written out in every order with its controls, as `prompts.arrow`.
+
+Columns of prompts.arrow: id (of the item, the same in every order and control), document_id, column (the group it is
+scored in), uncommon, order, control (none, empty, other), prompt, tail (the end of the prompt that is kept out of a
+prefix), answers, tokens (of the prompt, without the end-of-text token that a model reads before it), tail_tokens.
+Counts: what was written, by column and order, and `rejected`: reason -> documents or items that could not be asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from storage.artifacts import Store, artifact_id
+from storage.errors import SpecError
+from storage.identity import code_hash
+from storage.progress import progress
+from storage.shards import RowTable, ShardWriter
+from tasks.composing import CONTROLS, Composer, Row
+from tasks.evals.base import Document, EvalTask, Item, Material, Rejection, get_task
+from tasks.specs import ClozeSpec, Spec
+from tasks.tokenizers import load_tokenizer
+
+VERSION = "1"
+RESERVE = 16      # documents of a column beyond the limit, for the controls only
+SCHEMA = pa.schema([
+    ("id", pa.string()), ("document_id", pa.string()), ("column", pa.string()), ("uncommon", pa.bool_()),
+    ("order", pa.string()), ("control", pa.string()), ("prompt", pa.string()), ("tail", pa.string()),
+    ("answers", pa.list_(pa.string())), ("tokens", pa.int32()), ("tail_tokens", pa.int32()),
+])
+
+
+@dataclass
+class Written:
+    """What came of one column after another."""
+
+    rejected: Counter[str] = field(default_factory=Counter)
+    documents: Counter[str] = field(default_factory=Counter)
+    items: Counter[str] = field(default_factory=Counter)
+
+
+def run(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | None = None,
+        rows: str | None = None) -> str:
+    """Write the prompts and return the id of the `prompts` artifact.
+
+    corpus, shards  where documents and tokenizer come from; a task that brings its own ids needs neither
+    rows            accepted so that all stages are called alike; prompts do not depend on the training rows
+    """
+    task, options, resolved, inputs, code = _identity(spec, corpus, shards)
+
+    def build(folder: Path) -> dict[str, Any]:
+        own = task.vocabulary_tokenizer(options)
+        tokenizer = load_tokenizer(own or str(store.path(shards) / "tokenizer"))
+        documents = _splits(store.path(corpus) / "documents.arrow") if task.needs_corpus else _no_documents
+        counts = Written()
+        sums = {"prompts": 0, "tokens": 0, "longest": 0}
+        with ShardWriter(folder / "prompts.arrow", SCHEMA) as writer:
+            for row in write(resolved, task, options, documents, tokenizer, counts):
+                writer.append(asdict(row))
+                sums["prompts"] += 1
+                sums["tokens"] += row.tokens
+                sums["longest"] = max(sums["longest"], row.tokens)
+        return {**sums, "documents": dict(counts.documents), "items": dict(counts.items),
+                "rejected": dict(counts.rejected), "tokenizer": tokenizer.name,
+                "generation_tokens": min(resolved.generation_tokens, task.generation_tokens or 1 << 30),
+                "end_of_text_first": task.end_of_text_first, "metric": task.metric}
+
+    return store.produce("prompts", resolved.model_dump(mode="json"), inputs, code, build, VERSION)
+
+
+def plan(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | None = None,
+         rows: str | None = None) -> str:
+    """The id that `run` would return; nothing is done, and the inputs need not exist."""
+    _, _, resolved, inputs, code = _identity(spec, corpus, shards)
+    return artifact_id("prompts", resolved.model_dump(mode="json"), inputs, code)
+
+
+def preview(spec: ClozeSpec, documents: Iterable[Document] = (), tokenizer: str = "gpt2") -> dict[str, Any]:
+    """Prompts over loose documents, without artifacts: {prompts: [{id, prompt, answers, tokens}], rejected}.
+
+    The documents stand for every split at once, so what is common or random is judged by themselves. Of the task's
+    columns the first is shown unless its options name others; controls are left out.
+    """
+    task, options, resolved = resolve(spec)
+    held = list(documents)
+    if task.needs_corpus and not held:
+        raise SpecError(f"task {task.name!r} asks about documents and got none; give a .txt or .jsonl file")
+    counts = Written()
+    own = task.vocabulary_tokenizer(options)
+    columns = None if "columns" in spec.task_options else task.columns(options)[:1]
+    found = write(resolved, task, options, lambda split: held, load_tokenizer(own or tokenizer), counts,
+                  controls=("none",), columns=columns)
+    prompts = [{"id": row.id, "prompt": row.prompt, "answers": list(row.answers), "tokens": row.tokens}
+               for row in found]
+    return {"prompts": prompts, "rejected": dict(counts.rejected)}
+
+
+def resolve(spec: ClozeSpec) -> tuple[EvalTask, Spec, ClozeSpec]:
+    """The task, its validated options, and the spec with nothing left to defaults that could change.
+
+    Raises `SpecError` for an unknown task, option, order or template, before any work.
+    """
+    task = get_task(spec.task)
+    options = task.options(spec.task_options)
+    orders = spec.orders
+    if task.default_orders is not None and "orders" not in spec.model_fields_set:
+        orders = task.default_orders
+    unknown = [order for order in orders if order not in task.orders]
+    if unknown or not orders or len(set(orders)) < len(orders):
+        raise SpecError(f"task {task.name!r} cannot be asked in the orders {list(orders)}; "
+                        f"choose from {', '.join(task.orders)}, each once")
+    if spec.template not in task.templates:
+        raise SpecError(f"task {task.name!r} has no template {spec.template!r}; it has {', '.join(task.templates)}")
+    resolved = spec.model_copy(update={"orders": orders, "task_options": options.model_dump(mode="json")})
+    return task, options, resolved
+
+
+def write(spec: ClozeSpec, task: EvalTask, options: Spec, documents: Callable[[str], Iterable[Document]], tokenizer,
+          counts: Written, controls: tuple[str, ...] = CONTROLS,
+          columns: tuple[str, ...] | None = None) -> Iterator[Row]:
+    """All rows of a resolved spec; `counts` fills as they are taken."""
+    composer = Composer(spec, task, tokenizer, controls)
+    material = Material(documents, composer.view, spec.split, spec.seed)
+    with progress(None, f"cloze {task.name}", "items") as shown:
+        for column in task.columns(options) if columns is None else columns:
+            shown.note(column)
+            for rows in _column(spec, task, options, column, composer, material, counts):
+                shown.advance()
+                yield from rows
+
+
+def _column(spec: ClozeSpec, task: EvalTask, options: Spec, column: str, composer: Composer, material: Material,
+            counts: Written) -> Iterator[list[Row]]:
+    """Rows of one item after another until `spec.limit` documents are in; what is rejected on the way is counted."""
+    stream = task.items(material, options, column)
+    first, others = _ahead(stream, spec.limit)
+    accepted: set[str] = set()
+    for entry in chain(first, stream):
+        if spec.limit is not None and len(accepted) >= spec.limit and entry.document_id not in accepted:
+            break
+        rows = entry if isinstance(entry, Rejection) else composer.rows(entry, others, material)
+        if isinstance(rows, Rejection):
+            counts.rejected[rows.reason] += 1
+            continue
+        accepted.add(entry.document_id)
+        counts.items[column] += 1
+        yield rows
+    counts.documents[column] = len(accepted)
+
+
+def _ahead(stream: Iterator[Item | Rejection], limit: int | None) -> tuple[list[Item | Rejection], list[Document]]:
+    """The first entries of a stream and the documents in them: those that controls may show."""
+    entries, documents = [], {}
+    for entry in stream:
+        entries.append(entry)
+        if isinstance(entry, Item):
+            documents.setdefault(entry.document_id, Document(entry.document_id, entry.document))
+            if limit is not None and len(documents) >= limit + RESERVE:
+                break
+    return entries, list(documents.values())
+
+
+def _no_documents(split: str) -> tuple[Document, ...]:
+    return ()
+
+
+def _splits(path: Path) -> Callable[[str], list[Document]]:
+    """Reader of a corpus by split."""
+    table = RowTable(path)
+    names, ids, texts = (table.table.column(name) for name in ("split", "id", "text"))
+
+    def read(split: str) -> list[Document]:
+        chosen = pa.compute.equal(names, split)
+        return [Document(*pair) for pair in zip(ids.filter(chosen).to_pylist(), texts.filter(chosen).to_pylist())]
+
+    return read
+
+
+def _identity(spec: ClozeSpec, corpus: str | None, shards: str | None):
+    task, options, resolved = resolve(spec)
+    needed = {"corpus": corpus, "shards": shards} if task.needs_corpus else {}
+    missing = [role for role, given in needed.items() if given is None]
+    if missing:
+        raise SpecError(f"task {task.name!r} needs the {' and the '.join(missing)} artifact; pass its id")
+    return task, options, resolved, needed, code_hash(["tasks.cloze", f"tasks.evals.{task.name}"])
