@@ -72,10 +72,9 @@ def build(spec: CorpusSpec, folder: Path) -> dict:
         raise CorpusError(f"no document is left: {dict(tally) or 'the source is empty'}; documents need at least "
                           f"{spec.minimum_characters} characters (minimum_characters)")
     documents.sort(key=lambda document: document[:2])
-    counts = {"read": {"documents": len(documents), "characters": sum(len(text) for *_, text in documents)},
-              "left_out": {name: count for name, count in sorted(tally.items()) if not name.startswith("files")
-                           or name == "files_that_do_not_parse"},
-              "files": tally["files"]}
+    read = {name.removeprefix("read: "): count for name, count in tally.items() if name.startswith("read: ")}
+    counts = {"read": read | {"documents": len(documents), "characters": sum(len(text) for *_, text in documents)},
+              "left_out": {name: count for name, count in sorted(tally.items()) if not name.startswith("read: ")}}
     if spec.deduplicate:
         unique = deduplicate([text for *_, text in documents], spec.near_duplicate_jaccard)
         documents = [documents[k] for k in unique.kept]

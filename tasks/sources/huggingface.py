@@ -37,7 +37,7 @@ def read(spec: CorpusSpec, tally: Counter[str]) -> Iterator[tuple[str, str]]:
             if text is not None:
                 yield name, text
             bar.advance()
-    tally["rows"] += len(rows)
+    tally["read: rows"] += len(rows)
     tally.update({f"bad: {reason}": count for reason, count in bad.counts.items()})
 
 

@@ -91,7 +91,7 @@ def _python_files(package: str) -> list[tuple[str, str]]:
 
 def _read_group(group: tuple[str, list[tuple[str, str]]], minimum_characters: int) -> tuple[list, Counter]:
     package, files = group
-    documents, tally = [], Counter(files=len(files))
+    documents, tally = [], Counter({"read: files": len(files)})
     collecting = gc.isenabled()
     gc.disable()                       # trees are millions of small objects without cycles
     try:

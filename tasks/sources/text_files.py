@@ -71,7 +71,7 @@ def _read_file(item: tuple[str, Path], column: str, policy: str) -> tuple[list[t
     else:
         texts = _txt(path, bad)
     documents = [(name, text) for text in texts]
-    return documents, Counter(files=1, **{f"bad: {reason}": count for reason, count in bad.counts.items()})
+    return documents, Counter({"read: files": 1}) + Counter({f"bad: {reason}": n for reason, n in bad.counts.items()})
 
 
 def _open(path: Path) -> io.BufferedIOBase:
