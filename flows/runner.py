@@ -12,9 +12,10 @@ from prefect_ray.context import remote_options
 from flows import schedule, services
 from flows.plan import Plan, Stage
 from flows.ray_runner import cores, session
-from flows.stages import TASKS, Order, Outcome
+from flows.stages import TASKS
 from flows.tracked import Runs
 from flows.watch import Watch
+from flows.work import Order, Outcome
 from storage.artifacts import Store
 from storage.errors import RereadError, StageFailed
 from storage.home import local_home

@@ -10,13 +10,9 @@ from flows import environment
 
 environment.prepare()
 
-import importlib  # noqa: E402
-import inspect  # noqa: E402
 import logging  # noqa: E402
-import time  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
-from dataclasses import dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -24,50 +20,8 @@ from prefect import get_run_logger, task  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 
 from flows.notes import noting  # noqa: E402
-from flows.tracked import record, tracked  # noqa: E402
-from storage.artifacts import Store  # noqa: E402
+from flows.work import Order, Outcome, perform  # noqa: E402
 from storage.logs import configure_logging  # noqa: E402
-
-
-@dataclass(frozen=True)
-class Order:
-    """Everything a stage needs to know, small and picklable."""
-
-    kind: str
-    module: str                        # where `run` is, for example tasks.pretrain
-    title: str
-    spec: Any
-    inputs: dict[str, Any]
-    home: str
-    note: str | None = None
-    run: str | None = None             # MLflow run that was created for it
-    tracking: str | None = None        # MLflow's address
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of it: the artifact, and when the work began and ended [seconds since the epoch]."""
-
-    artifact: str
-    began: float
-    ended: float
-
-    @property
-    def seconds(self) -> float:
-        return self.ended - self.began
-
-
-def perform(order: Order) -> Outcome:
-    """Run one stage in this process, without Prefect."""
-    began = time.time()
-    store = Store(order.home)
-    run = importlib.import_module(order.module).run
-    with tracked(order.tracking, order.run) as tracking:
-        taken = {name: value for name, value in tracking.items() if name in inspect.signature(run).parameters}
-        artifact = run(order.spec, store, **order.inputs, **taken)
-        if tracking:
-            record(tracking["tracking"], tracking["run_id"], order.kind, store, artifact)
-    return Outcome(artifact, began, time.time())
 
 
 def worth_retrying(task, task_run, state) -> bool:

@@ -15,12 +15,12 @@ from typing import Any  # noqa: E402
 from prefect import flow, get_run_logger, runtime  # noqa: E402
 
 from flows import studies  # noqa: E402
-from flows.plan import Plan, plan  # noqa: E402
+from flows.expectations import check  # noqa: E402
+from flows.plan import plan  # noqa: E402
 from flows.ray_runner import interruptible, task_runner  # noqa: E402
 from flows.requests import StudyRequest  # noqa: E402
 from flows.runner import Runner  # noqa: E402
 from storage.artifacts import Store  # noqa: E402
-from storage.errors import StudyFailed  # noqa: E402
 
 QUICK = StudyRequest()
 
@@ -43,18 +43,5 @@ def study(request: StudyRequest = QUICK) -> dict[str, Any]:
     planned = plan(studies.load(request.file or request.study, request.settings), store)
     done = Runner(planned, store).run()
     get_run_logger().info("report: %s", store.path(planned.goal.artifact) / "report.md")
-    check(planned, store)
+    check(planned, store, done)
     return done
-
-
-def check(planned: Plan, store: Store) -> None:
-    """The study's own expectations.
-
-    :raises StudyFailed: naming each that its scores do not satisfy
-    """
-    from tasks.report import unmet
-
-    failures = unmet(planned.study, store, planned.results)
-    if failures:
-        raise StudyFailed(f"study {planned.name} ran to its end, but its result is not what it must be: "
-                          + "; ".join(failures) + ". A table of zeros is a failure: train longer or look at the curves")

@@ -70,10 +70,12 @@ def changed(study: StudySpec, settings: Sequence[str]) -> StudySpec:
     data = overrides.plain(study)
     for setting in settings:
         keys, value = overrides.parse(setting)
-        if keys[0] in StudySpec.model_fields or keys[0] not in Workload.model_fields:
+        if keys[0] in StudySpec.model_fields:
             overrides.assign(study, data, keys, value)
-        else:
+        elif keys[0] in Workload.model_fields:
             _everywhere(study, data, keys, value)
+        else:
+            raise overrides.unknown(".".join(keys), keys[0], "", (*StudySpec.model_fields, *Workload.model_fields))
     study = overrides.validate(StudySpec, data, "--set")
     check(study, "--set")
     return study

@@ -1,0 +1,151 @@
+"""`reread tokenise|pretrain|cloze|evaluate|bench`: in this process, or with `--flow` through Prefect and Ray."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from flows import overrides
+from flows.commands.output import document, say, table
+from flows.plan import Plan
+from flows.requests import BenchRequest, ClozeRequest, EvaluateRequest, PretrainRequest, TokeniseRequest
+from flows.watch import clock
+from storage.artifacts import Store
+from storage.errors import SpecError
+
+REQUESTS = {"tokenise": TokeniseRequest, "pretrain": PretrainRequest, "cloze": ClozeRequest,
+            "evaluate": EvaluateRequest, "bench": BenchRequest}
+
+
+def request_of(kind: str, fields: dict[str, Any], settings: list[str]) -> Any:
+    """The request that options and `--set` describe.
+
+    :raises SpecError: an unknown field or an impossible value
+    """
+    data = {name: value for name, value in fields.items() if value is not None}
+    return overrides.apply(overrides.validate(REQUESTS[kind], data, kind), settings)
+
+
+def run_single(kind: str, fields: dict[str, Any], settings: list[str], dry_run: bool, flow: bool, json: bool) -> None:
+    request, store = request_of(kind, fields, settings), Store()
+    planned: Plan = request.plan(store)
+    if dry_run:
+        from flows.commands.dry_run import describe
+
+        describe(planned, store, json)
+        return
+    missing = planned.missing()
+    if missing and flow:
+        from flows.embedded import run
+
+        run(lambda: _flow(kind), request)
+    elif missing:
+        _here(planned, store)
+    tell(kind, planned, store, json, did=len(missing))
+
+
+def _flow(kind: str):
+    from flows import single
+
+    return getattr(single, kind)
+
+
+def _here(planned: Plan, store: Store) -> None:
+    """Stage after stage in this process; Ray only where a stage spreads its work."""
+    from flows.ray_runner import local_ray
+    from flows.tracked import Runs
+    from flows.work import Order, perform
+
+    missing = planned.missing()
+    spreads = any(stage.kind in ("corpus", "tokenise") or (stage.kind == "pretrain" and stage.drives)
+                  for stage in missing)
+    tracks = any(stage.kind in ("pretrain", "evaluate") for stage in missing)
+    with local_ray() if spreads else nullcontext():
+        runs = Runs(planned) if tracks else None
+        try:
+            for stage in missing:
+                perform(Order(stage.kind, stage.module, stage.title, stage.spec, stage.inputs, store.root,
+                              run=runs.of.get(stage.key) if runs else None, tracking=runs.address if runs else None))
+        except BaseException as error:
+            if runs:
+                runs.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+            raise
+        if runs:
+            runs.end("FINISHED")
+
+
+def tell(kind: str, planned: Plan, store: Store, json: bool, did: int) -> None:
+    """What was made, in the form frozen for scripts or in a few lines for people."""
+    artifact = planned.goal.artifact
+    folder = store.path(artifact)
+    manifest = store.manifest(artifact)
+    if kind == "evaluate":
+        scores = with_controls(json_format.loads((folder / "scores.json").read_text(encoding="utf-8")))
+        if json:
+            document({"scores": scores, "artifact": artifact})
+            return
+        table(["task", "column", "order", "n", "value", "95 %", "controls"],
+              [[row["task"], row["column"], row["order"], row["n"], f"{row['value']:.3f}",
+                f"{row['low']:.3f} to {row['high']:.3f}",
+                ", ".join(f"{name} {value:.3f}" for name, value in row["controls"].items())] for row in scores],
+              right=("n", "value"))
+    elif kind == "bench":
+        rows = json_format.loads((folder / "timings.json").read_text(encoding="utf-8"))
+        if json:
+            document(rows)
+            return
+        table(["op", "backend", "n", "ms", "error", "times SDPA", "contended"],
+              [[row["op"], row["backend"], row["n"], _number(row.get("ms"), ".2f"), _number(row.get("error"), ".1e"),
+                _number(row.get("ratio_to_sdpa"), ".2f"), "yes" if row.get("contended") else "no"] for row in rows],
+              right=("n", "ms", "error", "times SDPA"))
+    elif json:
+        document({"artifact": artifact, "kind": manifest.kind, "path": str(folder), "did": did,
+                  "counts": manifest.counts})
+        return
+    else:
+        for name, value in manifest.counts.items():
+            say(f"{name:20} {value:,}" if isinstance(value, int) else f"{name:20} {value}")
+    say(f"\n{artifact} {'made in ' + clock(manifest.seconds) if did else 'exists: nothing to do'}\n{folder}")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def with_controls(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a score, its controls beside it: {task, order, strategy, n, value, low, high, controls, ...}."""
+    same = ("task", "column", "order", "strategy")
+    controls: dict[tuple, dict[str, float]] = {}
+    for row in rows:
+        if row["control"] != "none":
+            controls.setdefault(tuple(row.get(name) for name in same), {})[row["control"]] = row["value"]
+    return [{**{name: value for name, value in row.items() if name != "control"},
+             "controls": controls.get(tuple(row.get(name) for name in same), {})}
+            for row in rows if row["control"] == "none"]
+
+
+def preview_cloze(fields: dict[str, Any], source: Path, tokenizer: str | None, settings: list[str], json: bool) -> None:
+    """Prompts over the documents of one file, shown instead of kept."""
+    from tasks.cloze import preview
+    from tasks.evals.base import Document
+    from tasks.sources import text_files
+    from tasks.specs import ClozeSpec, CorpusSpec
+
+    if not source.is_file():
+        raise SpecError(f"--source {source}: there is no such file")
+    data = {name: value for name, value in fields.items() if value is not None}
+    spec = overrides.apply(overrides.validate(ClozeSpec, data, "cloze"), settings)
+    texts = text_files.read(CorpusSpec(source="files", paths=(str(source),)), Counter())
+    found = preview(spec, [Document(f"{source.name}:{number}", text) for number, (_, text) in enumerate(texts)],
+                    tokenizer or "gpt2")
+    if json:
+        document(found)
+        return
+    for one in found["prompts"]:
+        say(f"--- {one['id']}, {one['tokens']} tokens, answer {' or '.join(map(repr, one['answers']))}\n{one['prompt']}\n")
+    say(f"{len(found['prompts'])} prompts; rejected: "
+        + (", ".join(f"{reason} {count}" for reason, count in found["rejected"].items()) or "none"))
+
