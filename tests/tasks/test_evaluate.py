@@ -1,0 +1,355 @@
+"""Answers and scores: independent of batches, resumable, counted right."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from models import Layout, ModelConfig, build, load_model, save_model
+from storage.artifacts import Store
+from storage.errors import ArtifactError, SpecError
+from storage.shards import RowTable, ShardWriter
+from tasks import cloze, evaluate, predictions
+from tasks.specs import ClozeSpec, EvaluateSpec
+from tasks.tokenizers import load_tokenizer
+from tests.tasks.documents import artifacts
+
+MIXERS = {
+    "conv": {"kind": "base_conv", "expand": 2}, "prefix": {"kind": "prefix", "heads": 2, "feature_dim": 4},
+    "window": {"kind": "sliding_window", "heads": 2, "window": 5}, "linear": {"kind": "based", "heads": 2,
+                                                                             "feature_dim": 4},
+    "full": {"kind": "attention", "heads": 2},
+}
+NEW = 4
+
+
+def checkpoint(store, tokenizer, plan=tuple(MIXERS), seed=0, **settings):
+    """A model with random weights, as an artifact."""
+    config = ModelConfig(width=16, vocabulary=tokenizer.vocabulary_size, mixers={name: MIXERS[name] for name in plan},
+                         plan=plan, seed=seed, init_std=0.5, tie=False, **settings)
+
+    def make(folder):
+        save_model(build(config), folder)
+        tokenizer.save(folder / "tokenizer")
+
+    return store.produce("checkpoint", {"config": config.model_dump(mode="json")}, {}, "0", make)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """(store, checkpoint, prompts) of a tiny model that reads prefixes and a few prompts of documents."""
+    store = Store(tmp_path_factory.mktemp("evaluate") / "home")
+    corpus, shards = artifacts(store)
+    asked = ClozeSpec(task="pydocs", limit=3, document_tokens=40, orders=("default", "twice"),
+                      task_options={"columns": ["natural", "swap"]})
+    prompts = cloze.run(asked, store, corpus=corpus, shards=shards)
+    model = checkpoint(store, load_tokenizer(store.path(shards) / "tokenizer"))
+    return store, model, prompts
+
+
+def spec(**settings):
+    return EvaluateSpec(**{"generation_tokens": NEW, "bootstrap": 100, **settings})
+
+
+def predicted(store, scores):
+    """(item, order, control) -> ids, and the same for texts."""
+    table = RowTable(store.path(scores) / "predictions.arrow")
+    keys = list(zip(table.column("item"), table.column("order"), table.column("control")))
+    values, offsets = table.column("ids")
+    return dict(zip(keys, (values[a:b].tolist() for a, b in zip(offsets, offsets[1:])))), table
+
+
+def again(store, prompts, change):
+    """The prompts as another artifact, rows changed."""
+    table = RowTable(store.path(prompts) / "prompts.arrow")
+    manifest = store.manifest(prompts)
+
+    def make(folder):
+        with ShardWriter(folder / "prompts.arrow", cloze.SCHEMA) as writer:
+            for row in change(table.table.to_pylist()):
+                writer.append(row)
+        return manifest.counts
+
+    return store.produce("prompts", {**manifest.spec, "changed": change.__name__}, {}, "0", make)
+
+
+# ------------------------------------------------------------------------------------------------- same text always
+def shuffled(rows):
+    random.Random(7).shuffle(rows)
+    return rows
+
+
+@pytest.mark.parametrize("strategy", ["left_pad", "iterate"])
+def test_float64_answers_do_not_depend_on_batches_or_order(world, strategy):
+    store, model, prompts = world
+    found = [predicted(store, evaluate.run(spec(dtype="float64", batch_rows=rows, strategy=strategy), store, model,
+                                           which))[0]
+             for which in (prompts, again(store, prompts, shuffled)) for rows in (1, 3, 8)]
+    assert all(each == found[0] for each in found)
+    assert len({tuple(ids) for ids in found[0].values()}) > 15          # the model does say different things
+
+
+def test_float32_answers_differ_only_where_two_tokens_tie(world):
+    store, model, prompts = world
+    found = []
+    for which in (prompts, again(store, prompts, shuffled)):
+        for rows in (1, 3, 8):
+            found.append(predicted(store, evaluate.run(spec(batch_rows=rows), store, model, which)))
+    first, table = found[0]
+    texts = dict(zip(zip(table.column("item"), table.column("order"), table.column("control")),
+                     RowTable(store.path(prompts) / "prompts.arrow").table.to_pylist()))
+    for ids, _ in found[1:]:
+        for key in first:
+            if ids[key] != first[key]:
+                assert tied(store, model, texts[key], first[key], ids[key]), key
+
+
+def tied(store, model, row, a, b):
+    """Whether the tokens where two answers part have logits within 1e-5."""
+    at = next(k for k in range(NEW) if a[k:k + 1] != b[k:k + 1])
+    tokenizer = load_tokenizer(store.path(model) / "tokenizer")
+    prompt = [tokenizer.end_of_text, *tokenizer.encode(row["prompt"])]
+    ids = prompt + a[:at]
+    layout = Layout.dense(1, len(ids)).with_prefix(len(prompt) - row["tail_tokens"])
+    with torch.no_grad():
+        best = load_model(store.path(model))(torch.tensor([ids]), layout)[0, -1].topk(2).values
+    return float(best[0] - best[1]) < 1e-5
+
+
+def test_an_answer_is_what_step_by_step_forward_passes_say(world):
+    """The oracle: no cache, no batch, the whole sequence again for each token, prefix set by the prompt."""
+    store, model, prompts = world
+    ids, _ = predicted(store, evaluate.run(spec(dtype="float64"), store, model, prompts))
+    tokenizer = load_tokenizer(store.path(model) / "tokenizer")
+    loaded = load_model(store.path(model), torch.float64)
+    for row in RowTable(store.path(prompts) / "prompts.arrow").table.to_pylist()[::5]:
+        prompt = [tokenizer.end_of_text, *tokenizer.encode(row["prompt"])]
+        tail = len(tokenizer.encode(row["tail"]))
+        said = []
+        while len(said) < NEW:
+            whole = prompt + said
+            layout = Layout.dense(1, len(whole)).with_prefix(len(prompt) - tail)
+            with torch.no_grad():
+                token = int(loaded(torch.tensor([whole]), layout)[0, -1, :tokenizer.vocabulary_size].argmax())
+            if b"\n" in tokenizer.token_bytes(token) or token == tokenizer.end_of_text:
+                break
+            said.append(token)
+        assert said == ids[row["id"], row["order"], row["control"]]
+
+
+@pytest.mark.parametrize("keep_out, prefix_tokens, expected", [
+    ("question", None, [8, 4, 6]), ("one", None, [9, 5, 7]), ("none", None, [10, 6, 8]),
+    ("question", 5, [5, 4, 5]), ("none", 0, [0, 0, 0]),
+])
+def test_the_prefix_is_set_by_the_prompt(monkeypatch, keep_out, prefix_tokens, expected):
+    seen = {}
+
+    def greedy(model, prompts, prefix, **settings):
+        seen.update(zip(map(len, prompts), prefix))
+        return [[] for _ in prompts]
+
+    class Model:
+        config = ModelConfig(width=4, vocabulary=8, mixers={"a": {"kind": "attention", "heads": 1}}, plan="a")
+
+    monkeypatch.setattr("models.greedy", greedy)
+    kept = {"question": 2, "one": 1, "none": 0}[keep_out]
+    asked = [predictions.Prompt(str(n), tuple(range(n)), kept) for n in (10, 6, 8)]
+    predictions._greedy(asked, Model, spec(prefix_tokens=prefix_tokens), predictions._prefix_limit(
+        spec(prefix_tokens=prefix_tokens), Model), NEW, frozenset())
+    assert [seen[n] for n in (10, 6, 8)] == expected
+
+
+def test_strategies_and_settings_reach_the_model(world):
+    store, model, prompts = world
+    plain, _ = predicted(store, evaluate.run(spec(dtype="float64"), store, model, prompts))
+    for settings in ({"keep_out": "none"}, {"prefix_tokens": 0}, {"strategy": "iterate"},
+                     {"strategy": "left_pad_released", "prefix_tokens": 150}):
+        other, _ = predicted(store, evaluate.run(spec(dtype="float64", **settings), store, model, prompts))
+        assert other != plain, settings
+    with pytest.raises(SpecError, match="set prefix_tokens"):
+        evaluate.run(spec(strategy="left_pad_released"), store, model, prompts)
+
+
+def test_iterate_says_first_what_left_pad_says_first(world):
+    store, model, prompts = world
+    one, _ = predicted(store, evaluate.run(spec(dtype="float64", generation_tokens=1), store, model, prompts))
+    two, _ = predicted(store, evaluate.run(spec(dtype="float64", generation_tokens=1, strategy="iterate"), store, model,
+                                           prompts))
+    assert one == two
+
+
+def test_a_model_without_prefix_says_the_same_under_every_strategy(world):
+    store, _, prompts = world
+    tokenizer = load_tokenizer(store.path(world[1]) / "tokenizer")
+    model = checkpoint(store, tokenizer, plan=("linear", "full"))
+    said = [predicted(store, evaluate.run(spec(dtype="float64", **settings), store, model, prompts))[0]
+            for settings in ({}, {"strategy": "iterate"}, {"keep_out": "none"})]
+    assert said[0] == said[1] == said[2]
+
+
+# ---------------------------------------------------------------------------------------------------------- resuming
+def test_a_killed_evaluation_goes_on_where_it_was(world, monkeypatch):
+    store, model, prompts = world
+    wanted = spec(batch_rows=1, seed=3)
+    monkeypatch.setattr(predictions, "GROUP", 4)
+    real, calls = predictions._greedy, []
+
+    def dies_after_three(group, *rest):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append([prompt.key for prompt in group])
+        return real(group, *rest)
+
+    monkeypatch.setattr(predictions, "_greedy", dies_after_three)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate.run(wanted, store, model, prompts)
+    assert not store.exists(evaluate.plan(wanted, store, model, prompts))
+    before = {key for call in calls for key in call}
+    calls.clear()
+    monkeypatch.setattr(predictions, "_greedy", lambda group, *rest: calls.append(
+        [prompt.key for prompt in group]) or real(group, *rest))
+    made = evaluate.run(wanted, store, model, prompts)
+    after = [key for call in calls for key in call]
+    assert len(before) == 3 * predictions.GROUP and not before & set(after) and len(after) == len(set(after))
+    assert predicted(store, made)[0] == predicted(store, evaluate.run(spec(batch_rows=1), store, model, prompts))[0]
+    assert sorted(path.name for path in store.path(made).iterdir()) == [
+        "manifest.json", "predictions.arrow", "scores.json"]
+
+
+def test_prompts_that_read_the_same_are_answered_once(world, monkeypatch):
+    store, model, prompts = world
+    real, asked = predictions._greedy, []
+    monkeypatch.setattr(predictions, "_greedy", lambda group, *rest: asked.extend(
+        prompt.key for prompt in group) or real(group, *rest))
+    made = evaluate.run(spec(seed=4), store, model, prompts)
+    _, table = predicted(store, made)
+    assert len(asked) == len(set(asked)) == len(set(table.column("prompt"))) < len(table)
+    counts = store.manifest(made).counts
+    assert counts["examples"] == len(table) and counts["prompts"] == len(asked)
+    assert counts["examples_per_second"] > 0
+
+
+# ------------------------------------------------------------------------------------------------------------- scores
+def test_scores_are_those_of_the_predictions(world):
+    store, model, prompts = world
+    made = evaluate.run(spec(), store, model, prompts)
+    _, table = predicted(store, made)
+    scores = json.loads((store.path(made) / "scores.json").read_text())
+    rows = table.table.to_pylist()
+    assert len({(s["task"], s["column"], s["order"], s["control"], s["strategy"]) for s in scores}) == len(scores)
+    for score in scores:
+        natural = "natural" if score["column"] == "uncommon" else score["column"]
+        members = [row for row in rows if (row["column"], row["order"], row["control"]) == (
+            natural, score["order"], score["control"]) and (score["column"] != "uncommon" or row["uncommon"])]
+        assert score["n"] == len(members) > 0
+        assert score["value"] == pytest.approx(np.mean([row["correct"] for row in members]))
+        assert all(row["correct"] == (row["answers"][0].lower() in row["prediction"].lower()) for row in members)
+    assert {s["column"] for s in scores} == {"natural", "swap", "uncommon"}
+
+
+def row(item, order, control, correct, column="natural", uncommon=False, document=None):
+    return {"item": item, "document": document or item, "task": "t", "column": column, "uncommon": uncommon,
+            "order": order, "control": control, "prompt": f"{item}{order}{control}", "correct": correct,
+            "seconds": 0.5, "tokens": 3, "prediction": "", "answers": []}
+
+
+def test_recall_is_what_is_left_above_both_controls():
+    rows = []
+    for k in range(40):
+        rows += [row(f"i{k}", "default", control, correct, uncommon=k < 10)
+                 for control, correct in (("none", k < 30), ("empty", k < 5), ("other", k >= 12))]
+    scores = {(s["column"], s["control"]): s for s in evaluate.score_rows(rows, spec(bootstrap=500))}
+    score = scores["natural", "none"]
+    assert score["value"] == 0.75 and score["n"] == score["documents"] == 40
+    assert score["controls"]["empty"]["value"] == 0.125 and score["controls"]["other"]["value"] == 0.7
+    above = score["above_controls"]
+    assert above["control"] == "other" and above["difference"] == pytest.approx(0.05)
+    assert above["low"] < 0 < 0.05 < above["high"]
+    assert above["against"]["empty"]["difference"] == pytest.approx(0.625) and above["against"]["empty"]["low"] > 0.4
+    assert score["examples_per_second"] == 2.0
+    assert scores["uncommon", "none"]["n"] == 10 and scores["uncommon", "none"]["value"] == 1.0
+    assert scores["uncommon", "none"]["controls"]["empty"]["value"] == 0.5
+    assert "above_controls" not in scores["natural", "empty"]
+
+
+def test_a_paired_difference_is_narrower_than_two_apart():
+    draw = np.random.default_rng(0)
+    known = draw.random(200) < 0.5
+    rows = [row(f"i{k}", "default", "none", bool(known[k] or k % 10 == 0)) for k in range(200)]
+    rows += [row(f"i{k}", "default", "empty", bool(known[k])) for k in reversed(range(200))]
+    scores = {s["control"]: s for s in evaluate.score_rows(rows, spec(bootstrap=500))}
+    above = scores["none"]["above_controls"]
+    assert above["high"] - above["low"] < 0.6 * (scores["none"]["high"] - scores["none"]["low"])
+
+
+def test_items_of_one_document_do_not_count_as_many():
+    rows = [row(f"i{k}", "default", "none", k < 20, document=f"d{k // 20}") for k in range(40)]
+    [score] = evaluate.score_rows(rows, spec())
+    assert score["documents"] == 2 and (score["low"], score["high"]) == (0, 1)
+    assert score["controls"] == {} and score["above_controls"] is None
+
+
+def test_one_document_has_a_score_and_no_interval():
+    [score] = evaluate.score_rows([row("i", "default", "none", True)], spec())
+    assert score["value"] == 1.0 and score["low"] is None and "one document" in score["reason"]
+
+
+# ------------------------------------------------------------------------------------------------------- other tasks
+def test_disjoint_is_one_token_and_exact(tmp_path):
+    store = Store(tmp_path)
+    tokenizer = load_tokenizer("ids:64")
+    options = {"vocabulary": 64, "sizes": [[2, 4], [3, 8]]}
+    prompts = cloze.run(ClozeSpec(task="disjoint", task_options=options, limit=20), store)
+    made = evaluate.run(EvaluateSpec(bootstrap=100), store, checkpoint(store, tokenizer, plan=("conv", "prefix")),
+                        prompts)
+    ids, table = predicted(store, made)
+    assert all(len(each) <= 1 for each in ids.values()) and len(table) == 20 * 2 * 2 * 3
+    scores = json.loads((store.path(made) / "scores.json").read_text())
+    assert {(s["column"], s["order"]) for s in scores} == {
+        (column, order) for column in ("2|4", "3|8") for order in ("small_first", "large_first")}
+    assert {s["metric"] for s in scores} == {"exact"}
+    assert all(row["correct"] == (row["prediction"] in row["answers"]) for row in table.table.to_pylist())
+
+
+# ------------------------------------------------------------------------------------------------ identity, mistakes
+def test_the_id_is_known_before_and_follows_what_decides(world):
+    store, model, prompts = world
+    planned = evaluate.plan(spec(), store, model, prompts)
+    assert evaluate.run(spec(), store, model, prompts) == planned
+    assert evaluate.plan(spec(keep_out="one"), store, model, prompts) != planned
+    assert evaluate.plan(spec(), store, "checkpoint-0", prompts) != planned
+    assert evaluate.plan(spec(), store, model, prompts, mixers=["based"]) != evaluate.plan(
+        spec(), store, model, prompts, mixers=["attention"])
+
+
+def test_prompts_of_another_tokenizer_are_refused(world, tmp_path):
+    store, _, prompts = world
+    model = checkpoint(store, load_tokenizer("bytes"), plan=("linear",))
+    with pytest.raises(ArtifactError, match="same shards artifact"):
+        evaluate.run(spec(), store, model, prompts)
+
+
+def test_more_generation_than_the_prompts_left_room_for_is_refused(world):
+    store, model, prompts = world
+    with pytest.raises(SpecError, match="leave room for 48"):
+        evaluate.run(spec(generation_tokens=49), store, model, prompts)
+
+
+def test_examples_and_recall_are_tracked(world):
+    store, model, prompts = world
+    logged = []
+
+    class Recorder:
+        def metrics(self, run_id, values, step, tokens=None):
+            logged.append((run_id, values, step))
+
+        def table(self, run_id, rows, name):
+            logged.append((run_id, rows, name))
+
+    evaluate.run(spec(seed=9), store, model, prompts, tracking=Recorder(), run_id="r")
+    (_, values, _), (_, examples, name) = logged
+    assert "above_controls/natural/default" in values and values["examples_per_second"] > 0
+    assert name == "examples" and {"prediction", "answers", "correct"} <= set(examples[0])
+    assert len({(e["column"], e["order"], e["control"]) for e in examples}) == 12
