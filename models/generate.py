@@ -24,11 +24,11 @@ Stop = Callable[[int], bool] | frozenset[int] | set[int] | None
 @torch.no_grad()
 def greedy(model: LanguageModel, prompts: Sequence[Sequence[int]], *, prefix: int | Sequence[int | None] | None = None,
            maximum_new: int, stop: Stop = None, batch_rows: int = 32, strategy: Strategy = "left_pad",
-           keep_out: int = 0, pad: int = 220, dtype: torch.dtype | None = None) -> list[list[int]]:
+           keep_out: int | Sequence[int] = 0, pad: int = 220, dtype: torch.dtype | None = None) -> list[list[int]]:
     """The likeliest token again and again, for each prompt; the stopping token is not returned.
 
     prefix: M of prefix models, one number or one per prompt; None = the config's prefix_tokens (whole prompt if None).
-    keep_out: last prompt tokens that are read as suffix. dtype: run in a copy of the model of that dtype.
+    keep_out: last prompt tokens that are read as suffix, one number or one per prompt. dtype: run in a copy of the model of that dtype.
     strategy: `left_pad` sets the prefix to the bare prompt, m = min(M, n); `iterate` encodes everything afresh before
     each token while n < M; `left_pad_released` puts real tokens `pad` (220, a space in GPT-2) before short prompts
     and mutes them in the prefix layers only, as the released JRT code does.
@@ -40,7 +40,8 @@ def greedy(model: LanguageModel, prompts: Sequence[Sequence[int]], *, prefix: in
         raise ConfigError(f"got batch_rows {batch_rows} and maximum_new {maximum_new}, expected at least 1 and 0")
     if dtype is not None and dtype != model.norm.weight.dtype:
         model = copy.deepcopy(model).to(dtype)
-    limits = _prefix_limits(model, prompts, prefix)
+    limits = _per_prompt("prefix", model.config.prefix_tokens if prefix is None else prefix, prompts)
+    kept_out = _per_prompt("keep_out", keep_out, prompts)
     if strategy == "left_pad_released":
         prompts, limits, muted = _pad_released(prompts, limits, pad)
     else:
@@ -52,7 +53,7 @@ def greedy(model: LanguageModel, prompts: Sequence[Sequence[int]], *, prefix: in
         out: list[list[int]] = [[] for _ in prompts]
         for rows in _batches(prompts, muted, batch_rows):
             batch = _Batch(model, [list(prompts[r]) for r in rows], [limits[r] for r in rows],
-                           [muted[r] for r in rows], keep_out, strategy == "iterate")
+                           [muted[r] for r in rows], [kept_out[r] for r in rows], strategy == "iterate")
             for row, text in zip(rows, batch.run(maximum_new, _stopper(stop))):
                 out[row] = text
         return out
@@ -64,7 +65,7 @@ class _Batch:
     """Prompts that run together. Row numbers are positions in `tokens`; `stepping` lists who holds a state row."""
 
     def __init__(self, model: LanguageModel, tokens: list[list[int]], limits: list[int | None], muted: list[int],
-                 keep_out: int, iterate: bool):
+                 keep_out: list[int], iterate: bool):
         self.model, self.tokens, self.limits, self.muted = model, tokens, limits, muted
         self.keep_out, self.device = keep_out, model.embedding.weight.device
         self.stepping: list[int] = []
@@ -104,8 +105,7 @@ class _Batch:
         lengths = [len(self.tokens[row]) for row in rows]
         L = max(lengths)
         ids_BL = torch.tensor([self.tokens[row] + [0] * (L - n) for row, n in zip(rows, lengths)], device=self.device)
-        wanted = [n if self.limits[row] is None else self.limits[row] for row, n in zip(rows, lengths)]
-        layout = Layout.right_padded(lengths, L).with_prefix(wanted, keep_out=self.keep_out)
+        layout = Layout.right_padded(lengths, L).with_prefix([self._prefix(row) for row in rows])
         if self.muted[rows[0]]:
             layout = layout.with_muted(torch.arange(L)[None] < torch.tensor([self.muted[r] for r in rows])[:, None])
         logits_BE, state = self.model.prefill(ids_BL, layout.to(self.device))
@@ -116,10 +116,14 @@ class _Batch:
             self.stepping += [rows[i] for i in keep]
         return dict(zip(rows, self._best(logits_BE)))
 
+    def _prefix(self, row: int) -> int:
+        """m of the row's tokens so far: all but keep_out of them, at most M."""
+        free, limit = max(0, len(self.tokens[row]) - self.keep_out[row]), self.limits[row]
+        return free if limit is None else min(limit, free)
+
     def _closed(self, row: int) -> bool:
         """Whether more tokens would no longer change the row's prefix, so that stepping equals encoding afresh."""
-        limit = self.limits[row]
-        return limit is not None and len(self.tokens[row]) - self.keep_out >= limit
+        return self._prefix(row) == self.limits[row]
 
     def _best(self, logits_BE: torch.Tensor) -> list[int]:
         return logits_BE[:, :self.model.config.vocabulary].argmax(-1).tolist()
@@ -131,14 +135,15 @@ class _Batch:
             self.state = self.state.select(keep) if keep else None
 
 
-def _prefix_limits(model: LanguageModel, prompts: Sequence, prefix: int | Sequence[int | None] | None,
-                   ) -> list[int | None]:
-    """M of each prompt; None = as long as the prompt."""
-    if prefix is None or isinstance(prefix, int):
-        return [model.config.prefix_tokens if prefix is None else prefix] * len(prompts)
-    if len(prefix) != len(prompts):
-        raise ConfigError(f"prefix: got {len(prefix)} numbers, expected one for each of {len(prompts)} prompts")
-    return list(prefix)
+def _per_prompt(name: str, value: int | None | Sequence[int | None], prompts: Sequence) -> list[int | None]:
+    """One number for each prompt. Raises ConfigError for another count or a negative number."""
+    numbers = [value] * len(prompts) if value is None or isinstance(value, int) else list(value)
+    if len(numbers) != len(prompts):
+        raise ConfigError(f"{name}: got {len(numbers)} numbers, expected one for each of {len(prompts)} prompts")
+    for number in numbers:
+        if number is not None and number < 0:
+            raise ConfigError(f"{name}: got {number}, expected 0 or more")
+    return numbers
 
 
 def _pad_released(prompts: Sequence[Sequence[int]], limits: list[int | None], pad: int):

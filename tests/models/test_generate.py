@@ -68,6 +68,11 @@ def test_prefix_by_number_by_prompt_and_by_default():
     assert whole == greedy(model, ROWS, maximum_new=5, prefix=[len(prompt) for prompt in ROWS])
     mixed = greedy(model, ROWS, maximum_new=5, prefix=[0, 1, 2, 3, 4, 5, 0, 1], batch_rows=3)
     assert mixed == [slow(model, p, lambda n, m=m: m, 5) for p, m in zip(ROWS, [0, 1, 2, 3, 4, 5, 0, 1])]
+    held = greedy(model, ROWS, maximum_new=5, keep_out=[0, 3, 2, 9, 0, 0, 1, 4], batch_rows=3)
+    assert held == [slow(model, p, lambda n, m=max(0, len(p) - k): m, 5) for p, k in zip(ROWS, [0, 3, 2, 9, 0, 0, 1, 4])]
+    for bad in ({"prefix": -1}, {"keep_out": [0] * 7 + [-2]}):
+        with pytest.raises(ConfigError, match="0 or more"):
+            greedy(model, ROWS, maximum_new=5, **bad)
     with pytest.raises(ConfigError, match="8 prompts"):
         greedy(model, ROWS, maximum_new=5, prefix=[1, 2])
 
