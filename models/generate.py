@@ -28,7 +28,8 @@ def greedy(model: LanguageModel, prompts: Sequence[Sequence[int]], *, prefix: in
     """The likeliest token again and again, for each prompt; the stopping token is not returned.
 
     prefix: M of prefix models, one number or one per prompt; None = the config's prefix_tokens (whole prompt if None).
-    keep_out: last prompt tokens that are read as suffix, one number or one per prompt. dtype: run in a copy of the model of that dtype.
+    keep_out: last prompt tokens that are read as suffix, one number or one per prompt.
+    dtype: run in a copy of the model of that dtype.
     strategy: `left_pad` sets the prefix to the bare prompt, m = min(M, n); `iterate` encodes everything afresh before
     each token while n < M; `left_pad_released` puts real tokens `pad` (220, a space in GPT-2) before short prompts
     and mutes them in the prefix layers only, as the released JRT code does.

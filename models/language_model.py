@@ -18,23 +18,11 @@ from kernels.errors import LayoutError, StateError
 from kernels.layout import Layout
 from models import registry
 from models.config import ModelConfig
+from models.cost import Abilities, Cost, conjunction
 from models.initialise import Linear, draw_normal, seeded
 from models.layers import Block, RMSNorm
-from models.mixer import (
-    Abilities,
-    Cost,
-    Mixer,
-    check_fits,
-    check_length,
-    check_no_prefix,
-    one_token,
-    take_slots,
-    zero_pads,
-)
+from models.mixer import Mixer, check_fits, check_length, check_no_prefix, one_token, take_slots, zero_pads
 from models.state import ModelState
-
-GROWTHS = ("constant", "log", "linear")
-RANDOMNESS = ("none", "features", "per_call")
 
 
 class Embedding(nn.Embedding):
@@ -61,7 +49,8 @@ class LanguageModel(nn.Module):
             for layer, name in enumerate(config.plan))
         self.norm = RMSNorm(D, config.norm_eps)
         self.head_proj = None if config.tie else Linear(D, config.table_rows, bias=False)
-        self.able = self._abilities()
+        self.able = conjunction([block.mixer.able for block in self.blocks],
+                                None if self.positions is None else config.max_length)
         if initialise:
             self.reset_parameters(config.seed)
 
@@ -198,19 +187,6 @@ class LanguageModel(nn.Module):
     def abilities(self) -> Abilities:
         """The layers' conjunction; prefix if any layer reads one; reach is the sum, None if any layer sees all."""
         return self.able
-
-    def _abilities(self) -> Abilities:
-        layers = [block.mixer.able for block in self.blocks]
-        reach = [able.reach for able in layers]
-        limits = [able.max_length for able in layers] + [self.config.max_length if self.positions is not None else None]
-        return Abilities(
-            causal=all(able.causal for able in layers), non_causal=False, cross=False,
-            prefix=any(able.prefix for able in layers), streaming=all(able.streaming for able in layers),
-            native_packing=all(able.native_packing for able in layers),
-            growth=max((able.growth for able in layers), key=GROWTHS.index),
-            reach=None if None in reach else sum(reach),
-            max_length=min((limit for limit in limits if limit is not None), default=None),
-            randomness=max((able.randomness for able in layers), key=RANDOMNESS.index))
 
     def cost(self, length: int, dtype: torch.dtype = torch.float32) -> Cost:
         """One row of `length` tokens through the whole model; state tensors as for x of `dtype`."""

@@ -6,9 +6,8 @@ subclass with `mix`, `init_state`, `cost` and `abilities`; everything a user cal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -16,6 +15,7 @@ from torch import nn
 
 from kernels.errors import LayoutError, LengthError, StateError, UnsupportedUse
 from kernels.layout import Layout
+from models.cost import Abilities, Cost
 from models.initialise import draw_normal
 from models.state import State
 
@@ -30,39 +30,6 @@ class MixerConfig(BaseModel):
     def cases(cls) -> dict[str, MixerConfig]:
         """Named small configs that cover every mode: the contract suite's only list."""
         return {"default": cls()}
-
-
-@dataclass(frozen=True)
-class Abilities:
-    """What a mixer can do (contract 4). `reach`: tokens back that one layer sees, None = all."""
-
-    causal: bool = True
-    non_causal: bool = False
-    cross: bool = False
-    prefix: bool = False
-    streaming: bool = True
-    native_packing: bool = False
-    growth: Literal["constant", "log", "linear"] = "constant"
-    reach: int | None = None
-    max_length: int | None = None
-    randomness: Literal["none", "features", "per_call"] = "none"
-
-
-@dataclass(frozen=True)
-class Cost:
-    """For one row of `length` tokens: parameters, FLOPs of the whole forward, of the next token, bytes of the state.
-
-    A multiply-add counts 2; exponentials, norms, gates and sums 0 (contract 7). Training is 3 times the forward.
-    """
-
-    parameters: int
-    flops: int
-    step_flops: int
-    state_bytes: int
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.parameters + other.parameters, self.flops + other.flops,
-                    self.step_flops + other.step_flops, self.state_bytes + other.state_bytes)
 
 
 @lru_cache(maxsize=64)
