@@ -163,7 +163,7 @@ def answers_batch(
     `flat_ids` are the rows' tokens one after another, `lengths_B` their numbers n, `prefix_B` m (tokens up to and with
     the blank line, or the whole prompt), `answers[b]` the slots i whose token i+1 is wanted. A row enters as n−1
     tokens, since its last token is only ever a target.
-    * `answers`: those slots, weight 1. The first may be slot m−1: this objective always has boundary "predict". Text
+    * `answer`: those slots, weight 1. The first may be slot m−1: this objective always has boundary "predict". Text
       rows never use it (their answers lie in the lines after m); in set-intersection rows it is the only target.
     * causal models, `document`: slots i < m−1 with draws < `document_share` predict token i+1.
     * prefix models, `masked`: slots i < m with draws < `mask_share`, input replaced by `mask_id`, same token wanted;
@@ -176,7 +176,7 @@ def answers_batch(
     row_S = np.repeat(np.arange(len(answers)), [len(slots_of_row) for slots_of_row in answers])
     slot_S = np.concatenate([np.asarray(slots_of_row, np.int64) for slots_of_row in answers])
     _check_answers(row_S, slot_S, lengths_B, prefix_B)
-    terms = {"answers": Term(torch.from_numpy(row_S * slots + slot_S), torch.from_numpy(rows_BL[row_S, slot_S + 1]), 1.0)}
+    terms = {"answer": Term(torch.from_numpy(row_S * slots + slot_S), torch.from_numpy(rows_BL[row_S, slot_S + 1]), 1.0)}
     ids_BL, layout = rows_BL[:, :-1], Layout.right_padded((lengths_B - 1).tolist(), slots)
     place_L = np.arange(slots)[None]
     if reads_prefix:

@@ -1,8 +1,8 @@
 """AdamW, or Muon for matrices with AdamW for the rest, always as one `torch.optim.Optimizer`.
 
-Parameters fall into groups by what they are: `matrices` (2-D, not embedding or head), `decayed` and `spared`
-(biases, norms, embeddings and whatever a mixer names in `no_decay`: no weight decay). Every group remembers its peak
-rate under `peak`, which the schedule multiplies.
+Parameters fall into groups by what the model says they are: `matrices` (2-D, not embedding or head), `spared` (biases,
+norms, embeddings and whatever a mixer names in `no_decay`: no weight decay) and `decayed`, the rest. Every group
+remembers its peak rate under `peak`, which the schedule multiplies.
 
 Muon is torch's own class with another Newton–Schulz step. torch 2.13 orthogonalises one matrix at a time in bfloat16;
 measured on one thread of an EPYC without bfloat16 units, 16 matrices of 128×128: 281 ms a step. Here all matrices of
@@ -12,7 +12,8 @@ one shape are orthogonalised together, on the CPU in float32: 13 ms. A whole ste
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -112,57 +113,45 @@ def adamw(groups: list[dict], spec: OptimiserSpec) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=spec.betas, fused=True)
 
 
-def build(model: nn.Module, spec: OptimiserSpec) -> torch.optim.Optimizer:
+class Described(Protocol):
+    """A model that says what its parameters are, by name (`models.LanguageModel` does)."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+
+    def matrices(self) -> set[str]: ...
+
+    def no_decay(self) -> set[str]: ...
+
+    def lr_scale(self) -> dict[str, float]: ...
+
+
+def build(model: Described, spec: OptimiserSpec) -> torch.optim.Optimizer:
     """The optimiser of `spec` over every trainable parameter of `model`, each exactly once."""
     matrices, decayed, spared = group_parameters(model)
-    scale = learning_rate_scales(model)
+    scale = model.lr_scale()
 
-    def groups(parameters: list[nn.Parameter], peak: float, decay: float) -> list[dict]:
+    def groups(named: dict[str, nn.Parameter], peak: float, decay: float) -> list[dict]:
         by_scale: dict[float, list[nn.Parameter]] = {}
-        for parameter in parameters:
-            by_scale.setdefault(scale.get(id(parameter), 1.0), []).append(parameter)
+        for name, parameter in named.items():
+            by_scale.setdefault(scale.get(name, 1.0), []).append(parameter)
         return [{"params": members, "weight_decay": decay, "lr": peak * factor, "peak": peak * factor}
                 for factor, members in by_scale.items()]
 
     spare = groups(spared, spec.learning_rate, 0.0)
     if spec.kind == "adamw":
-        return adamw(groups(matrices + decayed, spec.learning_rate, spec.weight_decay) + spare, spec)
+        return adamw(groups(matrices | decayed, spec.learning_rate, spec.weight_decay) + spare, spec)
     if not matrices:
         raise SpecError("optimiser 'muon' found no weight matrix outside the embedding in this model; use 'adamw'")
     return MuonWithAdamW(groups(matrices, spec.matrix_learning_rate, 0.0),
                          groups(decayed, spec.learning_rate, spec.weight_decay) + spare, spec)
 
 
-def group_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter], list[nn.Parameter]]:
-    """(matrices, decayed, spared) in the order of `model.named_parameters()`; tied parameters appear once."""
-    embeddings = {id(parameter) for module in model.modules() if isinstance(module, nn.Embedding)
-                  for parameter in module.parameters(recurse=False)}
-    undecayed = set(undecayed_names(model))
-    matrices, decayed, spared = [], [], []
+def group_parameters(model: Described) -> tuple[dict[str, nn.Parameter], ...]:
+    """(matrices, decayed, spared), each {name: parameter} in the model's order; tied parameters appear once."""
+    muon, undecayed = model.matrices(), model.no_decay()
+    matrices, decayed, spared = {}, {}, {}
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if parameter.ndim < 2 or id(parameter) in embeddings or name in undecayed:
-            spared.append(parameter)
-        elif parameter.ndim == 2 and not _is_head(name):
-            matrices.append(parameter)
-        else:
-            decayed.append(parameter)
+        if parameter.requires_grad:
+            group = spared if name in undecayed else matrices if name in muon else decayed
+            group[name] = parameter
     return matrices, decayed, spared
-
-
-def learning_rate_scales(model: nn.Module) -> dict[int, float]:
-    """id(parameter) -> factor, from the `lr_scale` ({parameter name: factor}) of the modules that have one."""
-    return {id(module.get_parameter(name)): factor for module in model.modules()
-            for name, factor in (getattr(module, "lr_scale", None) or {}).items()}
-
-
-def undecayed_names(model: nn.Module) -> Iterable[str]:
-    """Full names of the parameters that a module lists in its own set `no_decay`."""
-    for prefix, module in model.named_modules():
-        for name in getattr(module, "no_decay", None) or ():
-            yield f"{prefix}.{name}" if prefix else name
-
-
-def _is_head(name: str) -> bool:
-    return any(part in {"head", "lm_head", "output"} for part in name.split(".")[:-1])

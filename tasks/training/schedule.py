@@ -26,8 +26,7 @@ def rate_share(step: int, steps: int, spec: OptimiserSpec) -> float:
     return spec.final_share + (1 - spec.final_share) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def set_rates(optimiser: torch.optim.Optimizer, share: float) -> float:
-    """Set every group's rate to its own peak times `share`; returns the first group's rate."""
+def set_rates(optimiser: torch.optim.Optimizer, share: float) -> None:
+    """Set every group's rate to its own peak times `share`."""
     for group in optimiser.param_groups:
         group["lr"] = group["peak"] * share
-    return optimiser.param_groups[0]["lr"]

@@ -190,8 +190,8 @@ def test_causal_answers_and_document_terms():
     batch = recall()
     assert batch.layout.lengths == (9, 6) and not batch.layout.prefixed
     assert batch.ids_BL[0].tolist() == [*range(100, 109)]
-    assert dense_labels(batch, "answers")[0].tolist() == [-100] * 6 + [107, -100, 109]
-    assert dense_labels(batch, "answers")[1].tolist() == [-100] * 5 + [206] + [-100] * 3
+    assert dense_labels(batch, "answer")[0].tolist() == [-100] * 6 + [107, -100, 109]
+    assert dense_labels(batch, "answer")[1].tolist() == [-100] * 5 + [206] + [-100] * 3
     assert dense_labels(batch, "document")[0].tolist() == [*range(101, 106)] + [-100] * 4
     assert dense_labels(batch, "document")[1].tolist() == [201, 202, 203] + [-100] * 6
     assert batch.tokens == 17 and batch.supervised == 3 + 5 + 3
@@ -204,15 +204,15 @@ def test_prefix_answers_and_masked_terms():
     assert batch.ids_BL[0].tolist() == [99] * 6 + [106, 107, 108]
     assert batch.ids_BL[1, :6].tolist() == [99] * 4 + [204, 205]
     assert dense_labels(batch, "masked")[1].tolist() == [200, 201, 202, 203] + [-100] * 5
-    assert {name: term.weight for name, term in batch.terms.items()} == {"answers": 1.0, "masked": 0.25}
-    assert torch.equal(batch.terms["answers"].index_S, recall().terms["answers"].index_S)
+    assert {name: term.weight for name, term in batch.terms.items()} == {"answer": 1.0, "masked": 0.25}
+    assert torch.equal(batch.terms["answer"].index_S, recall().terms["answer"].index_S)
 
 
 def test_shares_follow_the_draws():
     draws = uniform_draws(0, 0, range(2), 16)
     batch = recall(draws_BL=draws, document_share=0.5)
     assert np.array_equal((dense_labels(batch, "document")[0, :5] != -100).numpy(), draws[0, :5] < 0.5)
-    assert set(recall(document_share=0.0).terms) == {"answers"} == set(recall(reads_prefix=True, mask_share=0.0).terms)
+    assert set(recall(document_share=0.0).terms) == {"answer"} == set(recall(reads_prefix=True, mask_share=0.0).terms)
 
 
 def test_the_last_prefix_slot_may_predict_the_answer():
@@ -220,7 +220,7 @@ def test_the_last_prefix_slot_may_predict_the_answer():
     batch = answers_batch(np.arange(8), np.array([8]), np.array([7]), [np.array([6])], reads_prefix=True, mask_id=99,
                           mask_share=0.0)
     assert batch.layout.documents == ((0, 7, 7),)
-    assert dense_labels(batch, "answers")[0].tolist() == [-100] * 6 + [7]
+    assert dense_labels(batch, "answer")[0].tolist() == [-100] * 6 + [7]
 
 
 @pytest.mark.parametrize("slot", [4, 9])
@@ -251,8 +251,8 @@ def test_a_term_without_targets_counts_nothing():
     batch = recall(draws_BL=np.ones((2, 16)))
     logits = torch.randn(2, 9, 300, dtype=torch.float64, requires_grad=True)
     total, terms = losses(Recorded(logits), batch)
-    assert terms["document"] == 0 and total.item() == pytest.approx(0.5 * terms["answers"].item())
+    assert terms["document"] == 0 and total.item() == pytest.approx(0.5 * terms["answer"].item())
     total.backward()
     assert torch.isfinite(logits.grad).all()
     assert {name: len(loss) for name, loss in target_losses(Recorded(logits), batch).items()} == {
-        "answers": 3, "document": 0}
+        "answer": 3, "document": 0}
