@@ -1,6 +1,7 @@
 """Artifacts: complete or absent, made once, and what is said when they cannot be made or trusted."""
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -201,6 +202,23 @@ def test_threads_of_one_process_exclude_each_other(store):
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert len(calls) == 1 and len(made) == 3 and len(set(made)) == 1
+
+
+def test_a_lock_file_removed_by_its_holder_while_we_took_it_is_not_a_lock(store, monkeypatch):
+    lock = store.folder / "work" / f"{artifact_id('rows', {}, {}, 'c')}.lock"
+    real, calls = fcntl.flock, []
+
+    def late(file, how):
+        if not calls:
+            lock.unlink()
+        calls.append(how)
+        real(file, how)
+    monkeypatch.setattr(fcntl, "flock", late)
+
+    def sees_its_lock(folder):
+        assert lock.is_file()
+    store.produce("rows", {}, {}, "c", sees_its_lock)
+    assert len(calls) == 2 and not lock.exists()
 
 
 # -------------------------------------------------------------------------------------------------------- damage

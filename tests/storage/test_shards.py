@@ -81,7 +81,7 @@ def test_ids_that_do_not_fit_are_refused_not_wrapped(tmp_path):
         with pytest.raises(ShardError, match=r"x.arrow: column tokens: .*70000"):
             writer.extend({"tokens": np.full((1, N), 70000), "starts": [[0]]})
         with pytest.raises(ShardError, match="column tokens"):
-            writer.extend({"tokens": tokens_of(1)[:, :-1], "starts": [[0]]})
+            writer.extend({"tokens": tokens_of(N)[:, :-1], "starts": [[0]] * (N - 1)})   # N - 1 rows, by count
         with pytest.raises(ShardError, match="no value for column starts"):
             writer.extend({"tokens": tokens_of(1)})
     assert TokenShards(tmp_path).row(0).tolist() == [0] * N
