@@ -16,10 +16,9 @@ def prefix_naive(
     """See `kernels.prefix.prefix`. Row b adds its first `prefix_B[b]` encoder tokens to the state, then reads."""
     B, M, H, K = k_enc_BMHK.shape
     kv, z = state or empty_state(B, H, K, v_enc_BMHV.shape[-1], q_BLHK.dtype, q_BLHK.device)
+    inside_BM = torch.arange(M, device=prefix_B.device) < prefix_B[:, None]
+    phi_BMHF = feature_map(k_enc_BMHK.to(kv.dtype), scale) * inside_BM[:, :, None, None]
     for j in range(M):
-        inside = j < prefix_B
-        phi = feature_map(k_enc_BMHK[:, j].to(kv.dtype), scale)
-        value = v_enc_BMHV[:, j].to(kv.dtype)
-        kv = torch.where(inside[:, None, None, None], kv + phi[..., :, None] * value[..., None, :], kv)
-        z = torch.where(inside[:, None, None], z + phi, z)
+        kv = torch.addcmul(kv, phi_BMHF[:, j, :, :, None], v_enc_BMHV[:, j, :, None, :].to(kv.dtype))
+        z = z + phi_BMHF[:, j]
     return taylor_naive(q_BLHK, k_BLHK, v_BLHV, state=TaylorState(kv, z), lengths_B=lengths_B, scale=scale, eps=eps)

@@ -35,12 +35,25 @@ def causal_scan(
     if differentiable(q_BLHK, k_BLHK, v_BLHV, initial):
         y_BLHV, sums = Scan.apply(q_BLHK, k_BLHK, v_BLHV, initial, keep_BL, scale, eps, chunk, return_state)
     else:
-        factor = scale**0.5
-        total, sums = scan_forward(
-            augmented(q_BLHK, factor), augmented(k_BLHK, factor), placed_values(v_BLHV, keep_BL),
-            initial, chunk, eps, return_state)
-        y_BLHV = divide(total, B, v_BLHV.dtype)
+        y_BLHV, sums = forward_only(
+            q_BLHK, k_BLHK, v_BLHV, initial, keep_BL, scale=scale, eps=eps, chunk=chunk, want_sums=return_state)
     return y_BLHV, split(sums, B) if return_state else None
+
+
+def forward_only(
+    q_BLHK, k_BLHK, v_BLHV, sums, keep_BL, *, scale, eps, chunk, want_sums,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The chunk loop without a backward: everything but the output stays the size of a chunk."""
+    B, L, H, _ = q_BLHK.shape
+    y_BLHV = torch.empty(B, L, H, v_BLHV.shape[-1], dtype=v_BLHV.dtype, device=v_BLHV.device)
+    for start in range(0, L, chunk):
+        part = slice(start, min(start + chunk, L))
+        total, sums = scan_forward(
+            augmented(q_BLHK[:, part], scale**0.5), augmented(k_BLHK[:, part], scale**0.5),
+            placed_values(v_BLHV[:, part], None if keep_BL is None else keep_BL[:, part]),
+            sums, chunk, eps, want_sums or part.stop < L)
+        divide(total, y_BLHV[:, part])
+    return y_BLHV, sums
 
 
 def taylor_chunked(

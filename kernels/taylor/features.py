@@ -11,8 +11,11 @@ G = B·H flattened, N keys.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -63,10 +66,22 @@ def without_autocast(device: torch.device) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext()
 
 
+def autocast_off(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A hand-written backward that a loop may call inside an autocast region, where its products would be rounded."""
+    @functools.wraps(backward)
+    def run(ctx, *gradients):
+        with without_autocast(ctx.saved_tensors[0].device):
+            return backward(ctx, *gradients)
+    return run
+
+
 def augment(x_BLHK: torch.Tensor, factor: float, out_BHNK1: torch.Tensor) -> None:
     """Writes [1, factor * x], heads before positions, into `out_BHNK1` (which may be a slice of a larger buffer)."""
     out_BHNK1[..., 0] = 1.0
-    torch.mul(x_BLHK.transpose(1, 2), factor, out=out_BHNK1[..., 1:])
+    if x_BLHK.dtype == out_BHNK1.dtype:
+        torch.mul(x_BLHK.transpose(1, 2), factor, out=out_BHNK1[..., 1:])
+    else:  # a product in bfloat16 would be rounded before it is widened
+        out_BHNK1[..., 1:].copy_(x_BLHK.transpose(1, 2)).mul_(factor)
 
 
 def augmented(x_BLHK: torch.Tensor, factor: float) -> torch.Tensor:

@@ -13,12 +13,10 @@ def feature_map(x: torch.Tensor, scale: float) -> torch.Tensor:
     phi(q)·phi(k) = 1 + s + s^2/2 with s = scale q·k (JRT's map with equal pairs merged).
     """
     x = x * scale**0.5
-    columns = [torch.ones_like(x[..., 0])]
-    columns += [x[..., i] for i in range(x.shape[-1])]
-    for i in range(x.shape[-1]):
-        columns.append(x[..., i] ** 2 / 2**0.5)
-        columns += [x[..., i] * x[..., j] for j in range(i + 1, x.shape[-1])]
-    return torch.stack(columns, dim=-1)
+    first, second = torch.triu_indices(x.shape[-1], x.shape[-1], device=x.device)
+    pairs = x[..., first] * x[..., second]
+    pairs = torch.where(first == second, pairs / 2**0.5, pairs)
+    return torch.cat((torch.ones_like(x[..., :1]), x, pairs), dim=-1)
 
 
 def taylor_naive(
@@ -29,16 +27,19 @@ def taylor_naive(
     B, L, H, K = q_BLHK.shape
     V = v_BLHV.shape[-1]
     kv, z = state or empty_state(B, H, K, V, q_BLHK.dtype, q_BLHK.device)
-    lengths_B = torch.full((B,), L, device=q_BLHK.device) if lengths_B is None else lengths_B
-    keep = torch.ones(H, device=kv.device, dtype=kv.dtype) if decay_H is None else decay_H.to(kv)
+    phi_q_BLHF, phi_k_BLHF = (feature_map(x.to(kv.dtype), scale) for x in (q_BLHK, k_BLHK))
+    if lengths_B is not None:  # pads leave every sum after the feature map: before it they would keep weight 1
+        real_BL = torch.arange(L, device=lengths_B.device) < lengths_B[:, None]
+        phi_k_BLHF = phi_k_BLHF * real_BL[:, :, None, None]
     outputs = []
     for t in range(L):
-        phi_q, phi_k = (feature_map(x[:, t].to(kv.dtype), scale) for x in (q_BLHK, k_BLHK))
-        grown = kv * keep[:, None, None] + phi_k[..., :, None] * v_BLHV[:, t].to(kv.dtype)[..., None, :]
-        real = t < lengths_B
-        kv = torch.where(real[:, None, None, None], grown, kv)
-        z = torch.where(real[:, None, None], z + phi_k, z)
-        numerator = (phi_q[..., None] * kv).sum(-2)
-        outputs.append(numerator / ((phi_q * z).sum(-1, keepdim=True) + eps))
+        if decay_H is not None:
+            faded = kv * decay_H.to(kv)[:, None, None]
+            kv = faded if lengths_B is None else torch.where(real_BL[:, t, None, None, None], faded, kv)
+        kv = torch.addcmul(kv, phi_k_BLHF[:, t, :, :, None], v_BLHV[:, t, :, None, :].to(kv.dtype))
+        z = z + phi_k_BLHF[:, t]
+        phi_q = phi_q_BLHF[:, t]
+        numerator, divisor = (phi_q[..., None, :] @ kv).squeeze(-2), (phi_q * z).sum(-1, keepdim=True)
+        outputs.append(numerator / (divisor + eps))
     y = torch.stack(outputs, dim=1) if outputs else torch.zeros_like(v_BLHV)
     return y.to(v_BLHV.dtype), TaylorState(kv, z)

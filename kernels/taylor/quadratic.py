@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch.autograd.function import once_differentiable
 
-from kernels.taylor.features import accumulator_dtype, augment, place_values
+from kernels.taylor.features import accumulator_dtype, augment, autocast_off, place_values
 
 QUERY_BLOCK = 64
 
@@ -65,6 +65,7 @@ class Quadratic(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @autocast_off
     def backward(ctx, dy_BLHV):
         q1, k1, v1, total, y_BLHV, keep_enc_BM, *blocks = ctx.saved_tensors
         B, L, H, K, V, M, factor = ctx.sizes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch.autograd.function import once_differentiable
 
-from kernels.taylor.features import augmented, expand, placed_values, pull_back
+from kernels.taylor.features import augmented, autocast_off, expand, placed_values, pull_back
 from kernels.taylor.quadratic import total_gradient, value_gradient, vector_gradient
 
 
@@ -61,7 +61,7 @@ class Scan(torch.autograd.Function):
         q1, k1, v1 = augmented(q_BLHK, factor), augmented(k_BLHK, factor), placed_values(v_BLHV, keep_BL)
         saved: list[torch.Tensor | None] = []
         total, sums = scan_forward(q1, k1, v1, initial, chunk, eps, want_sums, saved)
-        y_BLHV = divide(total, B, v_BLHV.dtype)
+        y_BLHV = divide(total, torch.empty(v_BLHV.shape, dtype=v_BLHV.dtype, device=v_BLHV.device))
         ctx.save_for_backward(q1, k1, v1, total, y_BLHV, keep_BL, *saved)
         ctx.settings = (factor, chunk, initial is not None)
         ctx.set_materialize_grads(False)
@@ -69,6 +69,7 @@ class Scan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @autocast_off
     def backward(ctx, dy_BLHV, d_sums):
         q1, k1, v1, total, y_BLHV, keep_BL, *saved = ctx.saved_tensors
         factor, chunk, had_initial = ctx.settings
@@ -123,6 +124,7 @@ class KeySum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @autocast_off
     def backward(ctx, d_sums):
         k1, v1, keep_BM = ctx.saved_tensors
         factor, chunk, (B, M, H, _), dtype, had_initial = ctx.settings
@@ -140,10 +142,8 @@ class KeySum(torch.autograd.Function):
         )
 
 
-def divide(total: torch.Tensor, B: int, dtype: torch.dtype) -> torch.Tensor:
-    """Numerator over divisor, heads moved behind positions: (G, L, V+1) -> (B, L, H, V)."""
-    G, L, V1 = total.shape
-    total = total.view(B, G // B, L, V1)
-    y_BLHV = torch.empty(B, L, G // B, V1 - 1, dtype=dtype, device=total.device)
-    torch.div(total[..., :-1], total[..., -1:], out=y_BLHV.transpose(1, 2))
-    return y_BLHV
+def divide(total: torch.Tensor, out_BLHV: torch.Tensor) -> torch.Tensor:
+    """Numerator over divisor (G, L, V+1), written with heads behind positions."""
+    total = total.unflatten(0, (out_BLHV.shape[0], -1))
+    torch.div(total[..., :-1], total[..., -1:], out=out_BLHV.transpose(1, 2))
+    return out_BLHV

@@ -11,6 +11,8 @@ from functools import lru_cache
 import torch
 from torch.autograd.function import once_differentiable
 
+from kernels.taylor.features import autocast_off
+
 
 def query_block(window: int) -> int:
     """Queries a block: wide enough that a bmm pays, near the window so that few products are masked (measured)."""
@@ -54,6 +56,7 @@ class Window(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @autocast_off
     def backward(ctx, dy_BLHV):
         q, k, v, *weights = ctx.saved_tensors
         P, window, scale, H = ctx.settings

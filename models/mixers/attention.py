@@ -133,7 +133,7 @@ def _written(cache_BWHK: torch.Tensor, new_B1HK: torch.Tensor, width: int, count
     if cache_BWHK.shape[1] < width:
         spare = cache_BWHK.new_zeros(len(count_B), width - cache_BWHK.shape[1] + GROWTH, *cache_BWHK.shape[2:])
         cache_BWHK = torch.cat((cache_BWHK, spare), 1)
-    where = (torch.arange(len(count_B), device=count_B.device), count_B)
+    where, new_BHK = (torch.arange(len(count_B), device=count_B.device), count_B), new_B1HK[:, 0].to(cache_BWHK.dtype)
     if torch.is_grad_enabled():
-        return cache_BWHK.index_put(where, new_B1HK[:, 0])
-    return cache_BWHK.index_put_(where, new_B1HK[:, 0])
+        return cache_BWHK.index_put(where, new_BHK)
+    return cache_BWHK.index_put_(where, new_BHK)
