@@ -76,6 +76,8 @@ class State:
         unknown = named.keys() - self._named.keys()
         if unknown:
             raise StateError(f"{self.kind}: {sorted(unknown)} are not in init_state, which names {list(self._named)}")
+        # under autocast a projection gives bfloat16: a tensor keeps the dtype that init_state gave it
+        named = {name: tensor.to(self._named[name].dtype) for name, tensor in named.items()}
         return State(self.kind, self._named | named, self.count_B + lengths_B, self.dtype)
 
     def spend(self) -> State:
@@ -104,12 +106,12 @@ class State:
         return self._map(torch.clone)
 
     def detach(self) -> State:
-        """The same tensors without their gradient history."""
-        return self._map(torch.Tensor.detach)
+        """A copy without gradient history; steps of either leave the other alone."""
+        return self._map(lambda tensor: tensor.detach().clone())
 
     def to(self, device: Any) -> State:
-        """The same state on another device."""
-        return self._map(lambda tensor: tensor.to(device))
+        """A copy on `device`."""
+        return self._map(lambda tensor: tensor.to(device, copy=True))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor by name, `count_B` included, as safetensors takes them."""
@@ -245,11 +247,11 @@ class ModelState:
         return self._trusted([state.clone() for state in self.layers])
 
     def detach(self) -> ModelState:
-        """The same tensors without their gradient history."""
+        """A copy without gradient history."""
         return self._trusted([state.detach() for state in self.layers])
 
     def to(self, device: Any) -> ModelState:
-        """The same state on another device."""
+        """A copy on `device`."""
         return self._trusted([state.to(device) for state in self.layers])
 
     def tensors(self) -> dict[str, torch.Tensor]:

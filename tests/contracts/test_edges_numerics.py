@@ -116,6 +116,44 @@ def test_l14_bfloat16_stays_near_float64(case):
         assert (a - b).norm() / b.norm() <= T16
 
 
+@every
+def test_l14_autocast(case):
+    """float32 weights under bfloat16 autocast, as in training: near float64, sums still in float32."""
+    docs = documents([7, 90])
+    g = cotangents(docs)
+    M = 20 if case.abilities.prefix else 0
+    expected = run_alone(build(case), docs, [M] * 2, g)
+    mixer = build(case, torch.float32)
+    batch = place([doc.float() for doc in docs], "left", POISONS["nan"], M)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = run(mixer, batch, [c.float() for c in g])
+        assert got.y_BLD.dtype == torch.float32
+        if case.abilities.streaming:
+            with torch.no_grad():
+                _, state = mixer.prefill(batch.x_BLD, batch.layout)
+                _, state = mixer.step(torch.stack([doc[0] for doc in docs]).float(), state)
+            assert {t.dtype for t in state.tensors().values()} <= {torch.float32, torch.int64}
+            assert state.nbytes >= 2 * mixer.cost(0, torch.float32).state_bytes
+    for ours, theirs in ((got.y, expected.y), (got.dx, expected.dx)):
+        a, b = (torch.cat([t.double().flatten() for t in tensors]) for tensors in (ours, theirs))
+        assert (a - b).norm() / b.norm() <= T16
+
+
+@every
+def test_strides_do_not_matter(case):
+    """x as a view of another memory order, and a cotangent that is one number expanded."""
+    mixer = build(case)
+    docs = documents([9, 13])
+    batch = place(docs, "left", 0.0, case.prefixes[-1])
+    results = []
+    for x_BLD in (batch.x_BLD.clone(), batch.x_BLD.transpose(0, 1).clone().transpose(0, 1)):
+        x_BLD.requires_grad_()
+        y_BLD = mixer.forward(x_BLD, batch.layout)
+        results.append([y_BLD, *torch.autograd.grad(y_BLD.sum(), [x_BLD, *mixer.parameters()], allow_unused=True)])
+    ones, twos = ([t for t in tensors if t is not None] for tensors in results)
+    assert error(twos, ones) <= T64
+
+
 @streaming
 @torch.no_grad()
 def test_l14_bfloat16_sums_do_not_stall(case):

@@ -177,6 +177,19 @@ def test_long_rows_agree_in_all_forms(name):
     assert error([whole], [again]) <= T64
 
 
+@pytest.mark.parametrize("L", [9, 700])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_strides_do_not_matter(name, L):
+    """Arguments in another memory order, and a cotangent that is one number expanded."""
+    positional, named = inputs(OPERATIONS[name], "", L, torch.float64)
+    results = []
+    for turn in (False, True):
+        leaves = [value.transpose(0, 1).clone().transpose(0, 1) if turn and value.dim() > 2 else value.clone() for value in positional]
+        wanted = [leaf.requires_grad_() for leaf in leaves if leaf.is_floating_point()]
+        results.append(torch.autograd.grad(OPERATIONS[name](*leaves, **named).sum(), wanted, allow_unused=True))
+    assert error(list(results[1]), list(results[0])) <= T64
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_unknown_backends_are_refused(name):
     positional, named = inputs(OPERATIONS[name], "", 5, torch.float64)

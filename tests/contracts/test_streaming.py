@@ -285,8 +285,10 @@ def test_l9_a_clone_is_independent(case):
     for _ in range(case.window + 1):
         _, branch = mixer.step(x_BD, branch)
     assert same_states(state, untouched)
-    detached = state.clone().detach().to(torch.device("cpu"))
-    assert same_states(detached, untouched)
+    for copied in (state.detach(), state.to(torch.device("cpu")), state.select([0, 1]), type(state).cat([state])):
+        assert same_states(copied, untouched)
+        mixer.step(x_BD, copied)
+        assert same_states(state, untouched), "a copy shares memory with the original"
 
 
 @streaming
