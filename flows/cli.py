@@ -14,6 +14,7 @@ import typer
 
 from flows import environment
 
+INTERRUPTED = 130        # what shells expect after Ctrl-C
 # the base of everything Typer says about a wrong command line: click's class, or Typer's own copy of it
 ClickException = typer.BadParameter.__mro__[2]
 
@@ -281,7 +282,10 @@ def run(arguments: list[str], debug: bool = False) -> int:
     from storage.errors import RereadError
 
     try:
-        return int(app(arguments, standalone_mode=False) or 0)
+        code = int(app(arguments, standalone_mode=False) or 0)
+        if code == INTERRUPTED:                      # Typer has turned Ctrl-C into an exit of its own
+            raise KeyboardInterrupt
+        return code
     except typer.Exit as end:
         return end.exit_code
     except ClickException as mistake:
@@ -291,7 +295,7 @@ def run(arguments: list[str], debug: bool = False) -> int:
         return _complain(str(error), error, error.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("interrupted; run the same command again to go on", err=True)
-        return 130
+        return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last resort: no traceback unless asked for
         return _complain(f"unexpected {type(error).__name__}: {error} (--debug shows where)", error, 1, debug)
 

@@ -40,10 +40,11 @@ def run_study(name: str, settings: list[str], dry_run: bool, json: bool) -> None
             failure, done = error, getattr(error, "done", None)
             if done is None:
                 raise
+    wall = time.time() - began
     if json:
-        document(_summary(planned, store, done, began, failure))
+        document(_summary(planned, store, done, wall, failure))
     else:
-        _tell(planned, store, done, began)
+        _tell(planned, store, done, began, wall)
     if failure is not None:
         raise failure
 
@@ -66,9 +67,8 @@ def _unmet(planned: Plan, store: Store) -> StudyFailed | None:
     return None
 
 
-def _summary(planned: Plan, store: Store, done: dict[str, Any], began: float, failure: Exception | None) -> dict:
+def _summary(planned: Plan, store: Store, done: dict[str, Any], wall: float, failure: Exception | None) -> dict:
     folder = store.path(planned.goal.artifact)
-    wall = time.time() - began
     return {"study": planned.name, "report": planned.goal.artifact, "path": str(folder / "report.md"),
             "did": len(done["stages"]), "failure": str(failure) if failure else None, "seconds": round(wall, 2),
             "overhead_seconds": round(overhead(done["stages"], wall), 2) if done["stages"] else None,
@@ -76,7 +76,7 @@ def _summary(planned: Plan, store: Store, done: dict[str, Any], began: float, fa
                        for stage in done["stages"].values()], "artifacts": planned.results}
 
 
-def _tell(planned: Plan, store: Store, done: dict[str, Any], began: float) -> None:
+def _tell(planned: Plan, store: Store, done: dict[str, Any], began: float, wall: float) -> None:
     """The report's tables, the times, and where to look further."""
     report = store.path(planned.goal.artifact) / "report.md"
     if done["stages"]:
@@ -87,7 +87,7 @@ def _tell(planned: Plan, store: Store, done: dict[str, Any], began: float) -> No
             if each.name != "data":
                 shown.print(each.rich())
         say()
-        times(done["stages"], began)
+        times(done["stages"], began, wall)
     else:
         say(f"nothing to do: study {planned.name} is finished")
     say(f"\nreport   {report}")
@@ -95,9 +95,8 @@ def _tell(planned: Plan, store: Store, done: dict[str, Any], began: float) -> No
     say(f"         reread show {planned.goal.artifact}")
 
 
-def times(stages: dict[str, dict], began: float) -> None:
-    """Wall time by stage, and what was neither of them."""
-    wall = time.time() - began
+def times(stages: dict[str, dict], began: float, wall: float) -> None:
+    """Wall time by stage, and what was none of them."""
     rows = [[stage["title"], clock(max(0.0, stage["began"] - began)), clock(stage["ended"] - stage["began"])]
             for stage in sorted(stages.values(), key=lambda stage: stage["began"])]
     table(["stage", "started after", "took"], rows, right=("started after", "took"), title="Times")
