@@ -38,6 +38,11 @@ def test_pads_are_as_if_removed(mixer, side, poison):
     y_BLD = mixer(x_BLD, layout)
     y_BLD.sum().backward()
     assert not y_BLD[~mask].any() and not x_BLD.grad[~mask].any() and bool(x_BLD.grad[mask].all())
+    gradients = [parameter.grad for parameter in mixer.parameters()]
+    mixer.zero_grad()
+    sum(mixer(x[None], Layout.dense(1, len(x)).with_prefix(3)).sum() for x in documents).backward()
+    for got, parameter in zip(gradients, mixer.parameters()):
+        assert torch.allclose(got, parameter.grad, atol=1e-12)
     _, state = mixer.prefill(x_BLD.detach(), layout)
     token = rows(3)[0]
     stepped, _ = mixer.step(token, state)
