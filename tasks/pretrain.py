@@ -22,10 +22,9 @@ from storage.errors import ConfigError, SpecError
 from storage.identity import code_hash
 from storage.tracking import NoTracking, Tracking
 from tasks.specs import PretrainSpec
-from tasks.tokenizers import load_tokenizer
 from tasks.training.checkpoints import LocalCheckpoints
 from tasks.training.engine import InProcess
-from tasks.training.job import Job, accumulations, check_vocabulary, open_source, run_job
+from tasks.training.job import TOKENIZER, Job, accumulations, check_vocabulary, open_source, run_job
 
 VERSION = "1"
 SUMMARY = "summary.json"
@@ -37,20 +36,19 @@ def run(spec: PretrainSpec, store: Store, rows: str | None = None, shards: str |
         tracking: Tracking | NoTracking | None = None, run_id: str = "") -> str:
     """Train the model and return the id of its `checkpoint` artifact.
 
-    rows, shards   artifacts trained on; `shards` also gives the tokenizer where rows bring none
-    tracking       where metrics go, under the run `run_id` that the caller has started
+    rows, shards      what is trained on, with its tokenizer: rows or shards, as `spec.train.data` says
+    tracking, run_id  where metrics go, under a run that the caller has started
     """
     resolved, inputs, code = _identity(spec, rows, shards)
     identifier = artifact_id("checkpoint", resolved, inputs, code)
 
     def build(folder: Path) -> dict[str, Any]:
-        tokenizer = _tokenizer(store, rows, shards)
-        job = Job(spec, resolved["model"], identifier, str(folder.absolute()),
-                  str(store.path(rows)) if rows else None, str(store.path(shards)) if shards else None, tokenizer,
-                  tracking or NoTracking(), run_id)
+        data = store.path(inputs[spec.train.data])
+        job = Job(spec, resolved["model"], identifier, str(folder.absolute()), str(data), tracking or NoTracking(),
+                  run_id)
         _check(job)
         totals = _train(job)
-        load_tokenizer(tokenizer).save(folder / "tokenizer")
+        job.tokenizer().save(folder / TOKENIZER)
         summary = {"architecture": spec.architecture, "model": spec.model, "seed": spec.seed, **totals,
                    "trainer": spec.train.trainer, "workers": spec.train.workers, "threads": spec.train.threads,
                    "precision": spec.train.precision, "processor": platform.processor() or platform.machine(),
@@ -93,36 +91,22 @@ def _set(fields: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _identity(spec: PretrainSpec, rows: str | None, shards: str | None) -> tuple[dict[str, Any], dict[str, str], str]:
-    """(resolved spec, inputs, code hash). SpecError where the inputs do not go with the spec."""
-    needed = {"rows": rows, "shards": shards}[spec.train.data]
-    if not needed:
-        raise SpecError(f"training data {spec.train.data!r} needs the id of a {spec.train.data} artifact")
-    for role, identifier in (("rows", rows), ("shards", shards)):
-        if identifier and identifier.rpartition("-")[0] != role:
-            raise SpecError(f"{identifier!r} was given as {role}, but its name says otherwise")
+    """(resolved spec, inputs, code hash). Only the data trained on is an input. SpecError if it is missing."""
+    role = spec.train.data
+    identifier = {"rows": rows, "shards": shards}[role]
+    if not identifier or identifier.rpartition("-")[0] != role:
+        raise SpecError(f"training data {role!r} needs the id of a {role} artifact, got {identifier!r}")
     config = resolve_config(spec)
     resolved = {**spec.model_dump(mode="json"), "model": config.model_dump(mode="json"), "preset": spec.model}
     used = sorted({f"models.mixers.{config.mixers[name].kind}" for name in config.plan})
-    inputs = {role: identifier for role, identifier in (("rows", rows), ("shards", shards)) if identifier}
-    return resolved, inputs, code_hash(["tasks.pretrain", *used])
-
-
-def _tokenizer(store: Store, rows: str | None, shards: str | None) -> str:
-    """Folder or name of the tokenizer that the data were written with."""
-    for identifier in (rows, shards):
-        if identifier and (store.path(identifier) / "tokenizer").is_dir():
-            return str(store.path(identifier) / "tokenizer")
-    spec = store.manifest(rows).spec if rows else {}
-    if spec.get("kind") == "disjoint":
-        return f"ids:{spec['vocabulary']}"
-    raise SpecError(f"neither {rows} nor {shards} carries a tokenizer: give the shards that the rows were made from")
+    return resolved, {role: identifier}, code_hash(["tasks.pretrain", *used])
 
 
 def _check(job: Job) -> None:
     """Everything that can be wrong with a job and can be known without training, on the machine that asks."""
     train = job.spec.train
-    config = ModelConfig.model_validate(job.config)
-    tokenizer = load_tokenizer(job.tokenizer)
+    config = job.model_config()
+    tokenizer = job.tokenizer()
     check_vocabulary(config, tokenizer)
     if train.trainer == "in_process" and train.gpus_per_worker and not torch.cuda.is_available():
         raise SpecError("gpus_per_worker is 1 but this machine has no CUDA device; set it to 0 to train on the CPU")

@@ -22,6 +22,8 @@ from tasks.training.engine import Engine, seed_generators
 from tasks.training.loop import Run, train
 from tasks.training.record import Recorder
 
+TOKENIZER = "tokenizer"
+
 
 @dataclass(frozen=True)
 class Job:
@@ -31,15 +33,16 @@ class Job:
     config: dict[str, Any]  # the resolved model config
     fingerprint: str
     folder: str  # the artifact's work folder
-    rows: str | None
-    shards: str | None
-    tokenizer: str
+    data: str  # the rows or shards, with their tokenizer
     tracking: Tracking | NoTracking = field(default_factory=NoTracking)
     run_id: str = ""
 
+    def model_config(self) -> ModelConfig:
+        return ModelConfig.model_validate(self.config)
 
-def model_config(job: Job) -> ModelConfig:
-    return ModelConfig.model_validate(job.config)
+    def tokenizer(self) -> Tokenizer:
+        """The one that the data were written with."""
+        return load_tokenizer(Path(self.data) / TOKENIZER)
 
 
 def open_source(job: Job, tokenizer: Tokenizer, reads_prefix: bool, *, worker: int = 0, workers: int = 1) -> Source:
@@ -47,8 +50,8 @@ def open_source(job: Job, tokenizer: Tokenizer, reads_prefix: bool, *, worker: i
     spec = job.spec.train
     objective = resolve_objective(spec, reads_prefix, tokenizer.mask, job.spec.seed)
     if spec.data == "rows":
-        return RowBatches(job.rows, objective, worker=worker, workers=workers)
-    return ShardBatches(job.shards, objective, global_rows=spec.global_batch_rows, micro_rows=spec.micro_batch_rows,
+        return RowBatches(job.data, objective, worker=worker, workers=workers)
+    return ShardBatches(job.data, objective, global_rows=spec.global_batch_rows, micro_rows=spec.micro_batch_rows,
                         worker=worker, workers=workers)
 
 
@@ -70,8 +73,7 @@ def run_job(job: Job, make_engine: Callable[[LanguageModel], Engine], checkpoint
     spec = job.spec.train
     torch.set_num_threads(spec.threads)
     seed_generators(job.spec.seed)
-    tokenizer = load_tokenizer(job.tokenizer)
-    config = model_config(job)
+    tokenizer, config = job.tokenizer(), job.model_config()
     check_vocabulary(config, tokenizer)
     engine = make_engine(build(config))
     source = open_source(job, tokenizer, engine.model.abilities().prefix, worker=engine.worker, workers=engine.workers)

@@ -30,7 +30,7 @@ def make_job(store, folder, **train) -> Job:
     folder.mkdir(parents=True, exist_ok=True)
     data = store.path(shards_artifact(store) if spec.train.data == "shards" else rows_artifact(store))
     return Job(spec, resolve_config(spec).model_dump(mode="json"), "checkpoint-0123456789abcdef", str(folder),
-               str(data), str(data), str(data / "tokenizer"))
+               str(data))
 
 
 def in_process_of_its_own(engine: str, job: Job) -> dict:
