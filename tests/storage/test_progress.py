@@ -91,7 +91,7 @@ def test_bars_on_a_terminal_nest_and_leave_stdout_and_logs_alone():
                     inner.advance(50)
                 outer.advance()
             outer.bars.refresh()
-        print('{"json": true}')
+            print('{"json": true}')
         """)
     terminal, end = pty.openpty()
     process = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stderr=end, stdout=subprocess.PIPE,
