@@ -9,7 +9,6 @@ above 1 is faster. Ratios carry over between machines, milliseconds do not.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import platform
@@ -69,12 +68,10 @@ def processor() -> str:
 
 def peer_version() -> str | None:
     """Version of the installed peer (flash-linear-attention), or None."""
-    if importlib.util.find_spec("fla") is None:
-        return None
     try:
         return metadata.version("flash-linear-attention")
     except metadata.PackageNotFoundError:
-        return "unknown"
+        return None
 
 
 def build(spec: BenchSpec, folder: Path) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""What is particular to one mixer; the laws that all of them obey are in tests/contracts."""
+
+import pytest
+import torch
+
+from kernels.errors import ConfigError, UnsupportedUse
+from kernels.layout import Layout
+from models import registry
+from models.mixers import attention, base_conv, based, prefix, sliding_window
+
+WIDTH = 16
+
+
+def build(config, width=WIDTH):
+    return registry.build(config, width, seed=0).double().eval()
+
+
+def tokens(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("module", [attention, sliding_window, based, prefix])
+def test_heads_must_divide_the_width(module):
+    with pytest.raises(ConfigError, match="width 16 is not a multiple of heads 3"):
+        build(module.Config(heads=3))
+
+
+def test_the_released_window_size_is_halved_and_sees_itself():
+    assert sliding_window.Config.from_released(256).window == 129
+    assert sliding_window.Config.from_released(8, heads=2) == sliding_window.Config(heads=2, window=5)
+
+
+def test_a_window_of_one_is_out_proj_of_v():
+    mixer = build(sliding_window.Config(heads=2, window=1))
+    x = tokens(2, 6, WIDTH)
+    expected = mixer.out_proj(mixer.Wqkv(x)[..., 2 * WIDTH :])
+    assert torch.allclose(mixer(x, Layout.dense(2, 6)), expected, atol=1e-12)
+    _, state = mixer.prefill(x, Layout.dense(2, 6))
+    assert state.nbytes == 2 * mixer.cost(6, torch.float64).state_bytes == 16
+    y, _ = mixer.step(x[:, 0], state)
+    assert torch.allclose(y, expected[:, 0], atol=1e-12)
+
+
+@torch.no_grad()
+def test_the_attention_cache_grows_by_blocks_and_stays_exact_after_prefill():
+    mixer = build(attention.Config(heads=2))
+    x = tokens(3, 9, WIDTH)
+    _, state = mixer.prefill(x, Layout.right_padded([9, 4, 1], 9))
+    assert state["k"].shape == (3, 9, 2, 8)
+    sizes = set()
+    for _ in range(40):
+        _, state = mixer.step(x[:, 0], state)
+        sizes.add(state["k"].shape[1])
+    assert len(sizes) <= 3 and state.count_B.tolist() == [49, 44, 41]
+    assert not state["k"][2, 41:].any(), "unused columns are zero"
+
+
+def test_partial_rotation_leaves_the_rest_alone():
+    """With identical tokens, only the turned channels can tell positions apart."""
+    x = tokens(1, 1, WIDTH).expand(1, 5, WIDTH)
+    for fraction, turned in ((0.0, 0), (0.5, 4), (1.0, 8)):
+        mixer = build(attention.Config(heads=2, rotary_fraction=fraction))
+        q, _, _ = attention.project_rotated(mixer, x, Layout.dense(1, 5))
+        moves = (q - q[:, :1]).abs().amax((0, 1, 2)) > 1e-9
+        assert moves.tolist() == [True] * turned + [False] * (8 - turned)
+
+
+def test_decay_is_scaled_by_the_reading_token():
+    """Head h keeps 1 - 2^-(3+h) a token; the divisor is not decayed (written out for a row of 6)."""
+    mixer = build(based.Config(heads=2, feature_dim=4, decay_start=3))
+    assert mixer.decay_proj.weight.shape == (2, WIDTH)
+    x = tokens(1, 6, WIDTH)
+    q, k, v = (p(x).view(6, 2, -1).transpose(0, 1) for p in (mixer.proj_q, mixer.proj_k, mixer.proj_v))
+    s = q @ k.transpose(1, 2) / 2
+    weights = (1 + s + s * s / 2).tril()
+    age = torch.arange(6)[:, None] - torch.arange(6)
+    decay = torch.tensor([7 / 8, 15 / 16], dtype=torch.float64)[:, None, None] ** age.clamp(min=0)
+    factor = mixer.decay_proj(x).view(6, 2).T.unsqueeze(-1)
+    y = factor * ((weights * decay) @ v) / weights.sum(-1, keepdim=True)
+    expected = mixer.out_proj(y.transpose(0, 1).flatten(1))
+    assert torch.allclose(mixer(x, Layout.dense(1, 6))[0], expected, atol=1e-12)
+
+
+def test_muted_slots():
+    layout = Layout.dense(1, 5).with_prefix(5).with_muted(torch.tensor([[True, True, False, False, False]]))
+    x = tokens(1, 5, WIDTH)
+    released = build(prefix.Config(heads=2, feature_dim=4))
+    heard = released(x, layout.with_muted(torch.zeros(1, 5, dtype=torch.bool)))
+    assert torch.allclose(heard, released(x, Layout.dense(1, 5).with_prefix(5)), atol=1e-12)
+    assert not torch.allclose(released(x, layout), heard, atol=1e-3)
+    with pytest.raises(UnsupportedUse, match="left_padded"):
+        build(prefix.Config(heads=2, feature_dim=4, mask="exact"))(x, layout)
+
+
+def test_convolution_weights_are_drawn_as_torch_does():
+    mixer = registry.build(base_conv.Config(), 64, seed=1)
+    assert mixer.conv_weight.shape == (128, 3) and mixer.keep_init == {"conv_weight"}
+    assert 0.9 * 3**-0.5 < float(mixer.conv_weight.detach().abs().max()) <= 3**-0.5
+
+
+def test_the_synthetic_convolution():
+    """compress(conv(expand(x))) * projection(x) + x, taps before the row are zero."""
+    mixer = build(base_conv.Config(variant="synthetic"))
+    x = tokens(2, 7, WIDTH)
+    inner = torch.nn.functional.pad(mixer.expand(x).transpose(1, 2), (2, 0))
+    conv = torch.nn.functional.conv1d(inner, mixer.conv_weight[:, None], mixer.conv_bias, groups=WIDTH).transpose(1, 2)
+    expected = mixer.out_proj(conv) * mixer.projection(x) + x
+    assert torch.allclose(mixer(x, Layout.dense(2, 7)), expected, atol=1e-12)
