@@ -173,11 +173,11 @@ def _no_documents(split: str) -> tuple[Document, ...]:
 def _splits(path: Path) -> Callable[[str], list[Document]]:
     """Reader of a corpus by split."""
     table = RowTable(path)
-    names, ids, texts = (table.table.column(name) for name in ("split", "id", "text"))
+    names, ids = table.column("split"), table.column("id")
+    texts = table.table.column("text")      # stays in the mapped file until it is asked for
 
     def read(split: str) -> list[Document]:
-        chosen = pa.compute.equal(names, split)
-        return [Document(*pair) for pair in zip(ids.filter(chosen).to_pylist(), texts.filter(chosen).to_pylist())]
+        return [Document(ids[k], texts[k].as_py()) for k, name in enumerate(names) if name == split]
 
     return read
 

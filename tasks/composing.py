@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from tasks import prompts
 from tasks.evals.base import Document, EvalTask, Item, Material, Rejection
@@ -23,7 +24,7 @@ from tasks.prompts import Prompt
 from tasks.specs import ClozeSpec
 
 CONTROLS = ("none", "empty", "other")
-CANDIDATES = 32      # other documents tried for a control
+CANDIDATES = 16      # other documents tried for a control
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Composer:
 
     def rows(self, item: Item, others: Sequence[Document], material: Material) -> list[Row] | Rejection:
         """All orders and controls of an item, or why it is rejected. `others`: documents of the same column."""
-        strangers = [other.text for other in self._rotated(others, item, material)]
+        strangers = [other.text for other in islice(self._strangers(others, item, material), CANDIDATES)]
         document, asked = self._fitted(item, strangers)
         if asked.reason:
             return Rejection(item.document_id, asked.reason)
@@ -115,14 +116,14 @@ class Composer:
         """The first other document whose prompts pass, at most as long as the item's in tokens allowed."""
         length = len(self._encode([document])[0])
         filler = self._filler(strangers, length)
-        for text in strangers[:CANDIDATES]:
+        for text in strangers:
             text = text if not self.task.cuttable else prompts.cut(text, self.tokenizer, self.document_tokens)
             checked = self._checked(item, text, filler) if text else None
             if checked is not None and checked.reason is None:
                 return checked
         return Checked({}, {}, {}, "no_other_document")
 
-    def _rotated(self, others: Sequence[Document], item: Item, material: Material) -> Iterator[Document]:
+    def _strangers(self, others: Sequence[Document], item: Item, material: Material) -> Iterator[Document]:
         """The other documents without the answer, from a place that depends on the item."""
         start = material.draw("other", item.id).randrange(len(others)) if others else 0
         for k in range(len(others)):
