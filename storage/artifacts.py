@@ -145,6 +145,24 @@ class Store:
                 self.mirror.upload(final, self.manifest(identifier))
         return identifier
 
+    def clean(self, older_than: float) -> list[str]:
+        """Remove what attempts left in work/ that ended more than `older_than` seconds ago; returns their ids.
+
+        Such folders stay when a stage fails for good, or when its code or spec changed before it was run again. One
+        that is being worked in is locked and stays.
+        """
+        removed = []
+        for name in _names(self.folder / "work"):
+            work = self.folder / "work" / name
+            with self._writable():
+                newest = max((path.stat().st_mtime for path in (work, *work.rglob("*"))), default=0.0)
+                if work.is_dir() and time.time() - newest > older_than:
+                    with self._lock(name, wait=False) as held:
+                        if held:
+                            shutil.rmtree(work)
+                            removed.append(name)
+        return removed
+
     def _build(self, identifier: str, work: Path, build: Callable[[Path], dict | None]) -> dict:
         """Run `build` unless an earlier attempt finished it and was killed before its manifest."""
         work.mkdir(parents=True, exist_ok=True)
@@ -223,8 +241,8 @@ class Store:
                 "to a folder that can be written") from error
 
     @contextmanager
-    def _lock(self, identifier: str) -> Iterator[None]:
-        """Hold work/<id>.lock, waiting for another holder. The file is removed again while it is still held."""
+    def _lock(self, identifier: str, wait: bool = True) -> Iterator[bool]:
+        """Hold work/<id>.lock, removed again while still held. If another holds it, wait, or else yield False."""
         path = self.folder / "work" / f"{identifier}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         told = 0.0
@@ -233,6 +251,9 @@ class Store:
                 try:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
+                    if not wait:
+                        yield False
+                        return
                     if time.monotonic() - told > 60 or not told:
                         told = time.monotonic()
                         held.seek(0)
@@ -245,7 +266,7 @@ class Store:
                 held.write(str(os.getpid()))
                 held.flush()
                 try:
-                    yield
+                    yield True
                 finally:
                     path.unlink(missing_ok=True)
                 return

@@ -39,7 +39,7 @@ class Mirror:
         files, root = self._open()
         if not files.exists(root):
             return []
-        return sorted(os.path.basename(path.rstrip("/")) for path in files.ls(root, detail=False, refresh=True))
+        return sorted(os.path.basename(path.rstrip("/")) for path in files.ls(root, detail=False))
 
     def read_manifest(self, identifier: str) -> bytes:
         files, root = self._open()
@@ -80,7 +80,7 @@ class Mirror:
             import fsspec
 
             try:
-                files, root = fsspec.url_to_fs(f"{self.url}/artifacts")
+                files, root = fsspec.url_to_fs(f"{self.url}/artifacts", use_listings_cache=False)
             except (ValueError, ImportError) as error:
                 raise ArtifactError(f"REREAD_HOME {self.url!r} cannot be opened: {error}; use a folder or a URL that "
                                     "an installed fsspec driver knows") from error

@@ -172,6 +172,24 @@ def test_files_changed_after_a_kill_are_built_again(tmp_path):
     assert (tmp_path / "builds").read_text() == "bb"
 
 
+def test_old_work_is_cleaned_up_unless_somebody_is_at_it(store):
+    def fails(folder):
+        (folder / "part").write_text("1")
+        raise RuntimeError
+    names = []
+    for i in range(3):
+        with pytest.raises(RuntimeError):
+            store.produce("rows", {"i": i}, {}, "c", fails)
+        names.append(artifact_id("rows", {"i": i}, {}, "c"))
+    for name in names[:2]:
+        for path in (store.folder / "work" / name / "part", store.folder / "work" / name):
+            os.utime(path, (time.time() - 1000,) * 2)
+    with store._lock(names[0]):
+        assert store.clean(older_than=500) == [names[1]]
+    assert sorted(path.name for path in (store.folder / "work").iterdir()) == sorted([names[0], names[2]])
+    assert store.clean(older_than=500) == [names[0]] and store.clean(older_than=-1) == [names[2]]
+
+
 # --------------------------------------------------------------------------------------------- several producers
 def test_a_second_process_waits_and_adopts(tmp_path):
     script = textwrap.dedent("""

@@ -94,6 +94,7 @@ def test_an_experiment_is_made_once_for_training_with_its_files_beside_the_datab
     assert found.artifact_location == f"file://{home}/mlflow-artifacts"
     MlflowClient(tracking_uri=tracking.uri).delete_experiment(first)
     assert tracking.experiment("study") == first            # brought back
+    assert MlflowClient(tracking_uri=tracking.uri).get_experiment(first).lifecycle_stage == "active"
 
 
 def test_a_child_run_carries_parent_tags_and_parameters(tracking):
