@@ -52,6 +52,7 @@ class Batch:
     terms: dict[str, Term]
     tokens: int  # real tokens of the rows
     supervised: int  # targets over all terms
+    silent: int = 0  # documents that are all prefix and so have no next token to predict (contract 3)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
@@ -148,7 +149,9 @@ def prefix_lm_batch(
     if mask_share > 0:
         labelled_BN = chosen_BN if target_zero else chosen_BN & (rows_BN[:, :-1] != 0)
         terms["masked"] = _term(labelled_BN, rows_BN[:, :-1], mask_weight)
-    return _batch(ids_BN, _row_layout(rows_BN, starts, prefix), _weighted(terms, normalisation), ids_BN.size)
+    layout = _row_layout(rows_BN, starts, prefix)
+    batch = _batch(ids_BN, layout, _weighted(terms, normalisation), ids_BN.size)
+    return replace(batch, silent=sum(m == n for _, n, m in layout.documents))
 
 
 # ------------------------------------------------------------------------------------------------------- recall rows

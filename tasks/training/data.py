@@ -33,6 +33,11 @@ class Objective:
     seed: int
     spec: ObjectiveSpec
 
+    @property
+    def boundary(self) -> str:
+        """Whether slot m−1 predicts token m. Answers always may; of what is causal there is no boundary."""
+        return {"answers": "predict", "prefix_lm": self.spec.boundary, "next_token": "none"}[self.kind]
+
 
 class Source(Protocol):
     """Where a training loop gets its batches."""

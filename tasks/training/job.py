@@ -75,7 +75,9 @@ def run_job(job: Job, make_engine: Callable[[LanguageModel], Engine], checkpoint
     seed_generators(job.spec.seed)
     tokenizer, config = job.tokenizer(), job.model_config()
     check_vocabulary(config, tokenizer)
-    engine = make_engine(build(config))
+    model = build(config)
+    parameters = model.cost(1).parameters  # before ZeRO-3 takes them apart
+    engine = make_engine(model)
     source = open_source(job, tokenizer, engine.model.abilities().prefix, worker=engine.worker, workers=engine.workers)
     steps = spec.steps if spec.steps is not None else len(source)
     lengths = np.zeros(max(config.table_rows, len(tokenizer.byte_lengths)), np.int64)
@@ -87,5 +89,6 @@ def run_job(job: Job, make_engine: Callable[[LanguageModel], Engine], checkpoint
     engine.export(Path(job.folder))
     job.tracking.flush()
     forward = sum(rows * engine.model.cost(length).flops for length, rows in source.lengths_before(steps).items())
-    return {**totals, "parameters": engine.model.cost(1).parameters, "training_flops": 3 * forward,
-            "objective": source.objective.kind}
+    wanted = source.objective
+    return {**totals, "parameters": parameters, "training_flops": 3 * forward, "objective": wanted.kind,
+            "normalisation": wanted.spec.normalisation, "boundary": wanted.boundary}

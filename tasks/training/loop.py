@@ -40,17 +40,17 @@ def train(engine: Engine, source: Source, checkpoints: Checkpoints, recorder: Re
     Raises StageFailed, naming the step, when a loss or a gradient is not finite.
     """
     facts = checkpoints.resume(engine, run.fingerprint) or {
-        "step": 0, "fingerprint": run.fingerprint, "supervised": 0, "seconds": 0.0, "means": None, "last": {}}
-    done, supervised, seconds = facts["step"], facts["supervised"], facts["seconds"]
+        "step": 0, "fingerprint": run.fingerprint, "supervised": 0, "silent": 0, "seconds": 0.0, "means": None, "last": {}}
+    done, supervised, silent, seconds = (facts[name] for name in ("step", "supervised", "silent", "seconds"))
     means, last = Means(facts["means"]), dict(facts["last"])
     recorder.rewind(done)
     recorder.advance(done)
     for step in range(done, run.steps):
         began = time.perf_counter()
-        losses, wanted, point = _step(engine, source, run, step)
+        losses, counts, point = _step(engine, source, run, step)
         tokens = source.tokens_before(step + 1)
         took = time.perf_counter() - began
-        supervised, seconds = supervised + wanted, seconds + took
+        supervised, silent, seconds = supervised + counts.supervised, silent + counts.silent, seconds + took
         means.add(losses, tokens - source.tokens_before(step), took)
         done = step + 1
         here = {"step": done, "tokens": tokens, "supervised": supervised}
@@ -63,19 +63,27 @@ def train(engine: Engine, source: Source, checkpoints: Checkpoints, recorder: Re
             last |= here
         if done % run.spec.checkpoint_every == 0 and done < run.steps:
             checkpoints.keep(engine, {"step": done, "fingerprint": run.fingerprint, "rows": source.rows_before(done),
-                                      "tokens": tokens, "supervised": supervised, "seconds": seconds,
-                                      "means": means.state(), "last": last})
+                                      "tokens": tokens, "supervised": supervised, "silent": silent,
+                                      "seconds": seconds, "means": means.state(), "last": last})
         recorder.advance()
     tokens = source.tokens_before(done)
     return {"steps": done, "rows": source.rows_before(done), "tokens": tokens, "supervised": supervised,
-            "seconds": round(seconds, 3), "tokens_per_second": tokens / max(seconds, 1e-9),
+            "silent_documents": silent, "seconds": round(seconds, 3), "tokens_per_second": tokens / max(seconds, 1e-9),
             **{name.replace("/", "_"): last[name] for name in sorted(last) if name.startswith(("loss", "validation"))},
             "memory_bytes": last["memory_bytes"]}
 
 
-def _step(engine: Engine, source: Source, run: Run, step: int) -> tuple[dict[str, float], int, dict[str, float]]:
-    """One update. Returns mean losses over all workers, targets of the whole step, gradient norm and rates."""
-    batches, wanted = share_divisors(source.micro_batches(step), engine)
+@dataclass(frozen=True)
+class Counts:
+    """Of one step, over all workers: targets, and documents that were all prefix."""
+
+    supervised: int
+    silent: int
+
+
+def _step(engine: Engine, source: Source, run: Run, step: int) -> tuple[dict[str, float], Counts, dict[str, float]]:
+    """One update. Returns mean losses over all workers, counts, and (gradient norm, rates)."""
+    batches, counts = share_divisors(source.micro_batches(step), engine)
     sums: dict[str, float] = {}
     for batch in batches:
         total, terms = engine.losses(batch.to(engine.device))
@@ -88,7 +96,7 @@ def _step(engine: Engine, source: Source, run: Run, step: int) -> tuple[dict[str
     share = rate_share(step, run.steps, run.spec.optimiser)
     norm = engine.step(share)
     _check_finite(step, "gradient norm", norm, run)
-    return losses, wanted, {"gradient_norm": norm, **rates(run.spec.optimiser, share)}
+    return losses, counts, {"gradient_norm": norm, **rates(run.spec.optimiser, share)}
 
 
 def rates(spec: OptimiserSpec, share: float) -> dict[str, float]:
@@ -97,20 +105,20 @@ def rates(spec: OptimiserSpec, share: float) -> dict[str, float]:
     return adamw | ({"learning_rate/matrix": spec.matrix_learning_rate * share} if spec.kind == "muon" else {})
 
 
-def share_divisors(batches: list[Batch], engine: Engine) -> tuple[list[Batch], int]:
+def share_divisors(batches: list[Batch], engine: Engine) -> tuple[list[Batch], Counts]:
     """Let every micro-batch divide by the targets of the whole step, so that the split changes no gradient.
 
     Losses of micro-batches and workers are averaged, so a term's divisor is all its targets ÷ (micro-batches × workers).
-    Returns the batches and the number of targets of the step.
     """
     if len(batches) == 1 and engine.workers == 1:
-        return batches, batches[0].supervised
+        return batches, Counts(batches[0].supervised, batches[0].silent)
     names = list(batches[0].terms)
-    counts = engine.sum([float(sum(len(batch.terms[name].target_S) for batch in batches)) for name in names])
+    local = [sum(len(batch.terms[name].target_S) for batch in batches) for name in names]
+    *targets, silent = engine.sum([*map(float, local), float(sum(batch.silent for batch in batches))])
     parts = len(batches) * engine.workers
     shared = [replace(batch, terms={name: replace(batch.terms[name], divisor=count / parts)
-                                    for name, count in zip(names, counts)}) for batch in batches]
-    return shared, int(sum(counts))
+                                    for name, count in zip(names, targets)}) for batch in batches]
+    return shared, Counts(int(sum(targets)), int(silent))
 
 
 def validate(engine: Engine, source: Source, run: Run) -> dict[str, float]:

@@ -164,7 +164,7 @@ def test_prefix_belongs_to_the_document():
     starts = [np.array([0, 3, 9])]
     batch = prefix_lm_batch(rows, starts, prefix=6, mask_id=99, draws_BN=np.zeros((1, 12)), mask_share=0.15,
                             boundary="predict")
-    assert [(n, m) for _, n, m in batch.layout.documents] == [(3, 3), (6, 3), (3, 0)]
+    assert [(n, m) for _, n, m in batch.layout.documents] == [(3, 3), (6, 3), (3, 0)] and batch.silent == 1
     assert (batch.ids_BL[0, :6] == 99).all() and (batch.ids_BL[0, 6:] != 99).all()
     assert dense_labels(batch, "masked")[0].tolist() == [*range(100, 106)] + [-100] * 6
     assert dense_labels(batch, "next")[0].tolist() == [-100] * 5 + [106, 107, 108, -100, 110, 111, 112]

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from storage.shards import ShardWriter
 from tasks import pretrain
 from tasks.specs import ObjectiveSpec
 from tasks.tokenizers import load_tokenizer
-from tasks.training.data import Objective, RowBatches
+from tasks.training.data import Objective, RowBatches, ShardBatches
 from tests.tasks.training_artifacts import ROWS_SCHEMA, pretrain_spec, rows_artifact, shards_artifact
 
 SHARDS = {"data": "shards", "steps": 12, "global_batch_rows": 8, "micro_batch_rows": 4}
@@ -128,7 +129,13 @@ def test_shards_with_any_micro_batch_give_the_same_losses(store, shards):
     found = []
     for micro in (8, 2):
         spec = pretrain_spec(validation_batches=3, **SHARDS | {"micro_batch_rows": micro})
-        found.append(curve(store.path(pretrain.run(spec, store, shards=shards))))
+        folder = store.path(pretrain.run(spec, store, shards=shards))
+        found.append(curve(folder))
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (summary["boundary"], summary["normalisation"]) == ("released", "paper")
+        assert summary["silent_documents"] == sum(ShardBatches(
+            store.path(shards), replace(objective(), kind="prefix_lm"), global_rows=8, micro_rows=8,
+        ).micro_batches(step)[0].silent for step in range(12)) > 0
     for a, b in zip(*found, strict=True):
         for name in ("loss", "loss/next", "loss/masked", "gradient_norm", "validation/bits_per_byte"):
             assert a.get(name, 0) == pytest.approx(b.get(name, 0), rel=1e-4), (a["step"], name)
