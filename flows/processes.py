@@ -158,8 +158,8 @@ def port_free(port: int) -> bool:
 
 
 def free_port(preferred: int) -> int:
-    """`preferred` if nobody listens there, else a port that the system picks."""
-    if port_free(preferred):
+    """`preferred` if nobody listens there, else (and for 0) one that the system picks."""
+    if preferred and port_free(preferred):
         return preferred
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

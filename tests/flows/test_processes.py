@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import psutil
+import pytest
+
+from flows.processes import (
+    ProcessId,
+    Record,
+    answers,
+    descendants,
+    free_port,
+    launch,
+    port_free,
+    stop,
+    tail,
+    wait_until_answers,
+)
+from storage.errors import ServiceError
+
+TREE = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+print(child.pid, flush=True)
+time.sleep(120)
+"""
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(120)
+"""
+
+
+def test_a_process_is_known_by_pid_and_start_time(sleeper):
+    process = sleeper()
+    real = ProcessId.of(psutil.Process(process.pid))
+    impostor = ProcessId(process.pid, real.started - 60)
+    assert real.alive and not impostor.alive
+    assert stop([impostor]) == [] and process.poll() is None
+    assert stop([real]) == [process.pid]
+    process.wait(10)
+    assert not real.alive
+
+
+def test_a_zombie_has_ended(sleeper):
+    process = sleeper("pass")
+    identity = ProcessId.of(psutil.Process(process.pid))
+    deadline = time.time() + 20
+    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE and time.time() < deadline:
+        time.sleep(0.05)
+    assert not identity.alive
+
+
+def test_stop_ends_the_whole_tree(sleeper):
+    import subprocess
+
+    process = sleeper(TREE, stdout=subprocess.PIPE, text=True)
+    child = int(process.stdout.readline())
+    assert set(stop([ProcessId.of(psutil.Process(process.pid))])) == {process.pid, child}
+    process.wait(10)
+    assert not psutil.pid_exists(child)
+
+
+def test_stop_kills_what_ignores_a_request(sleeper):
+    import subprocess
+
+    process = sleeper(STUBBORN, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "deaf\n"
+    identity = ProcessId.of(psutil.Process(process.pid))
+    assert stop([identity], grace=0.3) == [process.pid]
+    assert not identity.alive
+
+
+def test_stop_never_ends_its_own_process():
+    assert stop([ProcessId.of(psutil.Process())], grace=0.1) == []
+
+
+def test_records_survive_a_round_trip_and_nonsense_counts_as_none(tmp_path):
+    record = Record("prefect", ProcessId(1, 2.5), "run", "http://127.0.0.1:1", "x.log", {"a": 1})
+    record.save(tmp_path)
+    assert Record.load(tmp_path, "prefect") == record
+    (tmp_path / "mlflow.json").write_text('{"name": "mlf')
+    (tmp_path / "deployments.json").write_text('{"name": "x", "process": {"pid": 1}}')
+    assert Record.load(tmp_path, "mlflow") is None and Record.load(tmp_path, "deployments") is None
+    record.forget(tmp_path)
+    record.forget(tmp_path)
+    assert Record.load(tmp_path, "prefect") is None
+
+
+def test_descendants_are_found(sleeper):
+    process = sleeper()
+    assert process.pid in {identity.pid for identity in descendants()}
+
+
+def test_launch_writes_to_the_log_and_ignores_our_terminal(tmp_path):
+    log = tmp_path / "deep" / "x.log"
+    process = launch([sys.executable, "-c", "import os; print(os.getsid(0) == os.getpid(), os.environ['EXTRA'])"], log,
+                     {"EXTRA": "yes"})
+    assert process.wait(20) == 0
+    assert tail(log) == "True yes"
+
+
+def test_a_service_that_dies_is_reported_with_its_last_words(tmp_path):
+    log = tmp_path / "x.log"
+    process = launch([sys.executable, "-c", "print('no such database'); raise SystemExit(3)"], log)
+    with pytest.raises(ServiceError, match="status 3(.|\n)*no such database"):
+        wait_until_answers("http://127.0.0.1:9/", process, "thing", log, timeout=20)
+
+
+def test_a_service_that_never_answers_is_reported(tmp_path, sleeper):
+    with pytest.raises(ServiceError, match="did not answer"):
+        wait_until_answers(f"http://127.0.0.1:{free_port(0)}/", sleeper(), "thing", tmp_path / "none.log", timeout=0.3)
+
+
+def test_answers_and_ports():
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/good" else 500)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port = server.server_port
+    try:
+        assert answers(f"http://127.0.0.1:{port}/good") and not answers(f"http://127.0.0.1:{port}/bad")
+        assert not port_free(port)
+        other = free_port(port)
+        assert other != port and port_free(other)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert not answers(f"http://127.0.0.1:{port}/good")

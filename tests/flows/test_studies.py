@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+
+from flows import studies
+from flows.requests import StudyRequest
+from storage.errors import SpecError
+
+GOOD = """
+name: mine
+about: a test
+estimated_minutes: 1
+workloads:
+  sets:
+    rows: {kind: disjoint, batches: 5}
+    train: {optimiser: {learning_rate: 1e-2}}
+    architectures:
+      jrt: {model: jrt-mini, train_overrides: {optimiser.warmup_steps: 7}}
+    evaluations:
+      - cloze: {task: disjoint, orders: [small_first]}
+"""
+
+
+def write(tmp_path, text: str) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", studies.shipped())
+def test_shipped_studies_are_valid_and_named_after_their_file(name):
+    assert studies.load(name).name == name
+
+
+def test_the_form_offers_exactly_the_shipped_studies():
+    assert set(StudyRequest.model_json_schema()["properties"]["study"]["enum"]) == set(studies.shipped())
+
+
+def test_quick_is_one_seed_and_evening_is_three():
+    """Claims about architectures need three; both train every architecture on equal tokens."""
+    assert {workload.seeds for workload in studies.load("quick").workloads.values()} == {(0,)}
+    assert {workload.seeds for workload in studies.load("evening").workloads.values()} == {(0, 1, 2)}
+
+
+def test_a_study_file_is_read(tmp_path):
+    study = studies.load(write(tmp_path, GOOD))
+    workload = study.workloads["sets"]
+    assert workload.train.optimiser.learning_rate == 0.01
+    assert studies.training(workload, "jrt").optimiser.warmup_steps == 7
+    assert workload.train.optimiser.warmup_steps == 600
+
+
+def test_a_setting_may_start_inside_a_workload():
+    study = studies.load("quick", ["train.steps=9", "rows.batch_tokens=512", "seeds=[3,4]"])
+    assert {workload.train.steps for workload in study.workloads.values()} == {9}
+    assert {workload.rows.batch_tokens for workload in study.workloads.values()} == {512}
+    assert {workload.seeds for workload in study.workloads.values()} == {(3, 4)}
+
+
+def test_such_a_setting_reaches_the_workloads_that_have_the_field():
+    study = studies.load("quick", ["rows.batches=3"])           # recall rows have no `batches`
+    assert study.workloads["disjoint"].rows.batches == 3
+
+
+@pytest.mark.parametrize("settings, words", [
+    (["trian.steps=1"], ["did you mean train"]),
+    (["train.stepz=1"], ["did you mean steps"]),
+    (["expectations.0.architecture=lstm"], ["expectations.0.architecture", "'lstm'", "transformer"]),
+    (["expectations.0.order=repeat"], ["expectations.0.order", "'repeat'", "default"]),
+    (["workloads.pydocs.rows=null"], ["workloads.pydocs.rows", "missing"]),
+    (["workloads.pydocs.corpus=null"], ["workloads.pydocs.corpus", "missing"]),
+    (["workloads.pydocs.architectures.jrt.train_overrides={stepz: 1}"], ["architectures.jrt.train_overrides", "steps"]),
+    (["workloads.pydocs.architectures={a/b: {model: x}}"], ["no '/'"]),
+])
+def test_a_study_that_contradicts_itself_is_refused(settings, words):
+    with pytest.raises(SpecError) as error:
+        studies.load("quick", settings)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize("change, words", [
+    (("name: mine", "name: Mine!"), ["name", "'Mine!'"]),
+    (("rows: {kind: disjoint, batches: 5}", "rows: {kind: list}"), ["workloads.sets.rows", "recall", "disjoint"]),
+    (("batches: 5", "batchez: 5"), ["workloads.sets.rows.batchez", "no such field"]),
+    (("name: mine", "name: [mine"), ["YAML"]),
+    (("estimated_minutes: 1", ""), ["estimated_minutes: missing"]),
+])
+def test_a_wrong_file_is_refused_naming_file_and_field(tmp_path, change, words):
+    with pytest.raises(SpecError) as error:
+        studies.load(write(tmp_path, GOOD.replace(*change)))
+    for word in ["mine.yaml", *words]:
+        assert word in str(error.value)
+
+
+def test_unknown_studies_get_a_suggestion():
+    with pytest.raises(SpecError, match="did you mean quick"):
+        studies.load("qiuck")
+    with pytest.raises(SpecError, match="no study file"):
+        studies.load("there/is/none.yaml")
