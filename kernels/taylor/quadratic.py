@@ -75,10 +75,10 @@ class Quadratic(torch.autograd.Function):
             stop = min(start + QUERY_BLOCK, L)
             u, w = blocks[2 * (start // QUERY_BLOCK)], blocks[2 * (start // QUERY_BLOCK) + 1]
             seen = slice(0, M + stop)
-            dv1[:, seen].baddbmm_(w.transpose(1, 2), g[:, start:stop])
+            dv1[:, seen].add_(torch.bmm(w.transpose(1, 2), g[:, start:stop]))
             du = torch.bmm(g[:, start:stop], v1[:, seen].transpose(1, 2)).mul_(u).tril_(M + start)
             dq1[:, start:stop] = torch.bmm(du, k1[:, seen])
-            dk1[:, seen].baddbmm_(du.transpose(1, 2), q1[:, start:stop])
+            dk1[:, seen].add_(torch.bmm(du.transpose(1, 2), q1[:, start:stop]))
         dtype = y_BLHV.dtype
         dk1, dv1 = dk1.view(B, H, M + L, K + 1), dv1.view(B, H, M + L, V + 1)
         return (

@@ -64,11 +64,11 @@ class Window(torch.autograd.Function):
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for (start, stop, low), w in zip(blocks(q.shape[1], P, window), weights):
             seen = slice(low, P + stop)
-            dv[:, seen].baddbmm_(w.transpose(1, 2), g[:, start:stop])
+            dv[:, seen].add_(torch.bmm(w.transpose(1, 2), g[:, start:stop]))
             dw = torch.bmm(g[:, start:stop], v[:, seen].transpose(1, 2))
             ds = torch._softmax_backward_data(dw, w, -1, w.dtype)
             dq[:, start:stop] = torch.bmm(ds, k[:, seen])
-            dk[:, seen].baddbmm_(ds.transpose(1, 2), q[:, start:stop])
+            dk[:, seen].add_(torch.bmm(ds.transpose(1, 2), q[:, start:stop]))
         dtype = dy_BLHV.dtype
         return (heads_last(dq, H, scale, dtype), heads_last(dk, H, scale, dtype), heads_last(dv, H, 1.0, dtype),
                 None, None, None, None)
