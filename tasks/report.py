@@ -64,6 +64,8 @@ def run(study: StudySpec, store: Store, results: dict[str, Any]) -> str:
 
 def assemble(study: StudySpec, store: Store, results: dict[str, Any]) -> Any:
     """The `tasks.reporting.render.Report` behind the page, with its comparisons made."""
+    import torch
+
     from models import LanguageModel, load_config
     from tasks.reporting.gather import gather
     from tasks.reporting.render import Report
@@ -75,7 +77,8 @@ def assemble(study: StudySpec, store: Store, results: dict[str, Any]) -> Any:
         key = f"{one.workload}/{one.architecture}"
         if key not in state_bytes:
             config = load_config(store.path(one.artifact))
-            cost = LanguageModel(config, device="meta").cost(lengths[one.workload])
+            with torch.device("meta"):
+                cost = LanguageModel(config, initialise=False).cost(lengths[one.workload])
             state_bytes[key], parameters[key] = cost.state_bytes, cost.parameters
     return Report(study, found, state_bytes, lengths, parameters).compare()
 

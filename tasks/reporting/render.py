@@ -129,14 +129,14 @@ class Report:
         if self.study.question:
             lines += [f"**Question.** {self.study.question}", ""]
         lines += ["## What was measured", ""]
-        for workload, work in self.study.workloads.items():
+        for workload in self.study.workloads:
             for panel in (p for p in self.panels if p.workload == workload):
                 first = orders_of(self.found, panel)[0]
                 own = [r for r in self.recalls if r.panel == panel and r.order == first]
                 figures = ", ".join(f"{r.architecture} {interval(r.score.value, r.score.low, r.score.high)}" for r in own)
                 worst = max((value for r in own for value in r.controls.values()), default=None)
                 lines.append(f"* {panel.title}, {first}: {figures}; highest control {share(worst)}.")
-            lines += ["", claim_note(len(work.seeds)), ""]
+        lines += ["", *dict.fromkeys(claim_note(len(work.seeds)) for work in self.study.workloads.values()), ""]
         lines += ["## Between architectures", ""] + self._sentences("architecture")
         lines += ["", "## Between prompt orders", ""] + self._sentences("order") + self._untrained_orders()
         tested = len(self.differences)
@@ -157,7 +157,7 @@ class Report:
         """Orders that a workload's training rows never had."""
         lines = []
         for workload, parts in self.found.data.items():
-            trained = parts.get("rows", {}).get("orders", {})
+            trained = parts.get("rows", {}).get("by_order", {})
             asked = {order for panel in self.panels if panel.workload == workload
                      for order in orders_of(self.found, panel)}
             missing = sorted(order for order in asked if trained and not trained.get(order))
