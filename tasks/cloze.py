@@ -24,6 +24,7 @@ from storage.progress import progress
 from storage.shards import RowTable, ShardWriter
 from tasks.composing import CONTROLS, Composer, Row
 from tasks.evals.base import Document, EvalTask, Item, Material, Rejection, get_task
+from tasks.sources.pydocs import normalise
 from tasks.specs import ClozeSpec, Spec
 from tasks.tokenizers import load_tokenizer
 
@@ -84,11 +85,11 @@ def plan(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str |
 def preview(spec: ClozeSpec, documents: Iterable[Document] = (), tokenizer: str = "gpt2") -> dict[str, Any]:
     """Prompts over loose documents, without artifacts: {prompts: [{id, prompt, answers, tokens}], rejected}.
 
-    The documents stand for every split at once, so what is common or random is judged by themselves. Of the task's
-    columns the first is shown unless its options name others; controls are left out.
+    The documents are cleaned as a corpus is and stand for every split at once, so what is common or random is judged
+    by themselves. Of the task's columns the first is shown unless its options name others; controls are left out.
     """
     task, options, resolved = resolve(spec)
-    held = list(documents)
+    held = [Document(document.id, normalise(document.text)) for document in documents]
     if task.needs_corpus and not held:
         raise SpecError(f"task {task.name!r} asks about documents and got none; give a .txt or .jsonl file")
     counts = Written()

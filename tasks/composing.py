@@ -69,8 +69,8 @@ class Composer:
         self.document_tokens = spec.document_tokens if spec.budget == "document" else max(self.room, 0) // self.copies
 
     def view(self, texts: Sequence[str]) -> list[str]:
-        """As much of each text as a prompt can show at most."""
-        return prompts.cut_all(texts, self.tokenizer, self.document_tokens)
+        """As much of each text as a prompt can show at most, without white space around it."""
+        return prompts.cut_all([text.strip() for text in texts], self.tokenizer, self.document_tokens)
 
     def rows(self, item: Item, others: Sequence[Document], material: Material) -> list[Row] | Rejection:
         """All orders and controls of an item, or why it is rejected. `others`: documents of the same column."""
@@ -146,7 +146,8 @@ class Composer:
 
     def _checked(self, item: Item, document: str | None, filler: str | None) -> Checked:
         """Compose every order, tokenise it with and without each answer, and apply the rules above."""
-        written = {order: self.task.compose(order, document, item, filler) for order in self.spec.orders}
+        written = {order: self.task.compose(order, document, item, filler, self.spec.template)
+                   for order in self.spec.orders}
         texts = [prompt.text for prompt in written.values()]
         ids = self._encode(texts + [f"{text} {answer}" for text in texts for answer in item.answers])
         alone, answered = ids[:len(texts)], ids[len(texts):]

@@ -117,8 +117,13 @@ class EvalTask:
         """Items of one column, the questions of one document in a row; the caller stops when it has enough."""
         raise NotImplementedError
 
-    def compose(self, order: str, document: str | None, item: Item, filler: str | None = None) -> prompts.Prompt:
-        """The item's prompt over this document; None asks the question without any."""
+    def compose(self, order: str, document: str | None, item: Item, filler: str | None = None,
+                template: str = "clean") -> prompts.Prompt:
+        """The item's prompt over this document; None asks the question without any.
+
+        `clean` is the same for every task. A template whose rules differ by task (a released one, byte for byte) is
+        added to `templates` of the tasks that know it, which override this method.
+        """
         if document is None:
             asked_before = item.question + prompts.BLANK_LINE if "Q" in prompts.PARTS[order] else ""
             return prompts.Prompt(asked_before + item.cloze, item.cloze)

@@ -63,7 +63,8 @@ class Disjoint(EvalTask):
             yield Item(id=document_id, document_id=document_id, document=document, question="", cloze="",
                        answers=(str(common),), column=column)
 
-    def compose(self, order: str, document: str | None, item: Item, filler: str | None = None) -> Prompt:
+    def compose(self, order: str, document: str | None, item: Item, filler: str | None = None,
+                template: str = "clean") -> Prompt:
         small_set, _, large_set = (document or BETWEEN).partition(BETWEEN)
         first, second = (small_set, large_set) if order == "small_first" else (large_set, small_set)
         return Prompt(" ".join(f"{FIRST} {first} {SECOND} {second} {ANSWER}".split()), "")

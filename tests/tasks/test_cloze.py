@@ -5,15 +5,16 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from storage.artifacts import Store
 from storage.errors import SpecError
 from storage.shards import RowTable
-from tasks import cloze, prompts
+from tasks import cloze, prompts, recall_rows
 from tasks.composing import Composer, cut_around
 from tasks.evals.base import Document, EvalTask, Item, Material, Rejection, get_task
-from tasks.specs import ORDERS, ClozeSpec
+from tasks.specs import ORDERS, ClozeSpec, RecallRowsSpec
 from tests.tasks.documents import artifacts, byte_tokenizer, splits, tokenizer
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "prompts.json"
@@ -214,13 +215,39 @@ def test_white_space_around_a_prompt_is_rejected():
     class Spaced(EvalTask):
         name = "spaced"
 
-        def compose(self, order, document, item, filler=None):
+        def compose(self, order, document, item, filler=None, template="clean"):
             return prompts.Prompt(f"{document or ''} {item.cloze} ", item.cloze)
 
     composer = Composer(ClozeSpec(task="spaced", orders=("default",)), Spaced(), byte_tokenizer())
     item = Item("i", "d", "document", "q :", "q :", ("answer",), "c")
     found = composer.rows(item, [Document("e", "another")], Material(lambda split: [], composer.view))
     assert found == Rejection("d", "white_space_around_prompt")
+
+
+# ------------------------------------------------------------------------------------------------ as in training
+def test_a_prompt_is_the_beginning_of_the_training_row_of_its_document():
+    """Same ids, same end of the prefix: a model is asked in the form in which it was trained."""
+    held, documents = tokenizer(), splits("train")
+    spec = RecallRowsSpec(maximum_document_tokens=60, swap_share=0, maximum_questions=1,
+                          order_shares={"default": 1, "question_first": 1, "twice": 1, "alternate": 1, "repeat": 1})
+    pool = recall_rows.pools([d.id for d in documents], ["train"] * len(documents), [d.text for d in documents], held,
+                             spec.model_copy(update={"validation_tokens": 0}))["train"]
+    found, _ = recall_rows.window(range(60), np.zeros(60), pool, held, spec)
+    composer = Composer(ClozeSpec(task="pydocs", orders=tuple(ORDERS)), get_task("pydocs"), held)
+    compared = set()
+    for row in found:
+        text = held.decode(row.ids[1:].tolist())
+        cloze_line = text.rsplit("\n\n", 1)[1].split(" : ")[0] + " :"
+        value = text.rsplit(cloze_line + " ", 1)[1].removesuffix("\n")
+        document = pool.documents[pool.ids.index(row.document)]
+        asked = Item("i", row.document, document, cloze_line, cloze_line, (value,), "natural")
+        checked = composer._checked(asked, document, "filler")
+        ids = [held.end_of_text, *held.encode(checked.prompts[row.order].text)]
+        assert row.ids[:len(ids)].tolist() == ids
+        assert row.prefix == len(ids) - checked.tail_tokens[row.order]
+        assert row.answers[0] == len(ids) - 1                # the last token of the prompt predicts the first answer
+        compared.add(row.order)
+    assert len(found) == 60 and compared == {"default", "question_first", "twice", "alternate", "repeat"}
 
 
 # --------------------------------------------------------------------------------------------------------- other tasks
@@ -306,6 +333,8 @@ def test_a_preview_needs_documents_only():
     json.dumps(found)
     one = cloze.preview(ClozeSpec(task="pydocs", orders=("default",)), splits("test")[:1])
     assert len(one["prompts"]) == 1
+    raw = [Document(d.id, "\n  " + d.text.replace("\n", "  \r\n")) for d in splits("test")[:1]]
+    assert cloze.preview(ClozeSpec(task="pydocs", orders=("default",)), raw) == one
     assert len(cloze.preview(ClozeSpec(task="disjoint", limit=2, orders=("small_first",)))["prompts"]) == 2
     with pytest.raises(SpecError, match="give a .txt or .jsonl file"):
         cloze.preview(ClozeSpec(task="pydocs"))
