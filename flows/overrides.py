@@ -70,7 +70,10 @@ def assign(spec: BaseModel, data: dict, keys: list[str], value: Any) -> None:
     name, where, model = ".".join(keys), data, spec
     for depth, key in enumerate(keys):
         path, last = ".".join(keys[:depth]), depth == len(keys) - 1
-        step = _step(name, path, key, model, new=last and _takes_new_names(model, value))
+        if _is_free(model) and key not in model:          # overrides are dotted names themselves
+            where[".".join(keys[depth:])] = value
+            return
+        step = _step(name, path, key, model, new=last and isinstance(model, dict) and isinstance(value, dict))
         if last:
             where[step] = value
             return
@@ -99,11 +102,10 @@ def _step(name: str, path: str, key: str, model: Any, new: bool) -> str | int:
                     + ("; give the whole value instead" if model is None else ""))
 
 
-def _takes_new_names(model: Any, value: Any) -> bool:
-    """Free maps (model_overrides) take any name; maps of models (architectures) a new one if it comes whole."""
-    if not isinstance(model, dict):
-        return False
-    return isinstance(value, dict) or not any(isinstance(item, BaseModel) for item in model.values())
+def _is_free(model: Any) -> bool:
+    """A map whose names are anybody's (model_overrides), unlike a map of models (architectures), to which an entry can
+    only be added whole."""
+    return isinstance(model, dict) and not any(isinstance(item, BaseModel) for item in model.values())
 
 
 def unknown(setting: str, key: str, path: str, names: Iterable[str]) -> SpecError:

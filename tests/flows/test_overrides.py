@@ -34,6 +34,8 @@ def study() -> StudySpec:
     ("workloads.text.evaluations.0.cloze.limit=7", lambda w: w.evaluations[0].cloze.limit, 7),
     ("workloads.text.architectures.jrt.model_overrides.norm_eps=1e-6",
      lambda w: w.architectures["jrt"].model_overrides, {"norm_eps": 1e-6}),
+    ("workloads.text.architectures.jrt.train_overrides.optimiser.momentum=0.9",
+     lambda w: w.architectures["jrt"].train_overrides, {"optimiser.momentum": 0.9}),
     ("workloads.text.architectures.based={model: based-tiny}",
      lambda w: w.architectures["based"].model, "based-tiny"),
     ("workloads.text.corpus.packages=[numpy]", lambda w: w.corpus.packages, ("numpy",)),
