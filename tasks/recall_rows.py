@@ -11,6 +11,8 @@ A row's text is built whole and tokenised whole, as a prompt is, and the targets
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -189,8 +191,8 @@ def _draft(draw: np.random.Generator, form: str, document_id: str, document: str
 
 def _order(draw: float, spec: RecallRowsSpec) -> str:
     names = sorted(spec.order_shares)
-    ends = np.cumsum([spec.order_shares[name] for name in names])
-    return names[min(int(np.searchsorted(ends, draw * ends[-1], side="right")), len(names) - 1)]
+    ends = list(itertools.accumulate(spec.order_shares[name] for name in names))
+    return names[min(bisect.bisect_right(ends, draw * ends[-1]), len(names) - 1)]
 
 
 def _filler(draw: np.random.Generator, document: str, pool: Pool) -> str:

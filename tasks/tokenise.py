@@ -31,7 +31,7 @@ from tasks.tokenizers import Tokenizer, check_name, load_tokenizer, train_bpe
 KIND = "shards"
 TOKENIZER = "tokenizer"
 GROUP_CHARACTERS = 2_000_000
-TRAINING_CHARACTERS = 16_000_000     # a trained vocabulary sees this much of the train split at most
+TRAINING_CHARACTERS = 4_000_000     # a trained vocabulary sees this much of the train split at most
 GROUPS = ".groups"
 
 log = logs.get("tasks.tokenise")

