@@ -3,11 +3,22 @@
 import pytest
 import torch
 
+from kernels.layout import Layout
 from tests.contracts.batches import POISONS, T64, alone, documents, error, place, run
 from tests.contracts.cases import WIDTH, build, prefix_readers, select, streaming
 
 causal = select(causal=True)
 not_readers = select(prefix=False)
+
+
+def effects(mixer, x_LD, M=0, of=-1) -> torch.Tensor:
+    """How far output `of` moves when token j alone is redrawn: (L,). The forward pass itself, whatever its backward says."""
+    rows_LLD = x_LD.repeat(len(x_LD), 1, 1)
+    rows_LLD[range(len(x_LD)), range(len(x_LD))] = documents([len(x_LD)], seed=77)[0]
+    layout = Layout.dense(len(x_LD) + 1, len(x_LD)).with_prefix(M)
+    with torch.no_grad():
+        y_LLD = mixer.forward(torch.cat([rows_LLD, x_LD[None]]), layout)
+    return (y_LLD[:-1, of] - y_LLD[-1, of]).abs().amax(-1)
 
 
 def blocks(mixer, x_LD, M=0, of=slice(-1, None)) -> torch.Tensor:
@@ -56,6 +67,8 @@ def test_l5_the_past_counts(case):
         assert (size[seen] > 0).all(), f"tokens within reach that do not count: {size}"
         unseen = [j for j in range(8) if j not in seen]
         assert not size[unseen].any(), f"tokens beyond reach {reach} that count: {size}"
+        moved = effects(mixer, doc)
+        assert (moved[seen] > 1e-9).all() and (moved[unseen] < 1e-12).all(), moved
     # the median of four draws, the kinder middle one
     assert sorted(share)[2] >= 0.05, share
 
@@ -82,6 +95,8 @@ def test_l6_the_first_token_sees_the_whole_prefix_and_no_more(case):
         assert jacobian[0, m - 1] > 0
         assert (jacobian[:, :m] > 0).all()
         assert not jacobian[:, m:].any()
+        moved = effects(mixer, doc, M, 0)
+        assert (moved[:m] > 1e-9).all() and (moved[m:] < 1e-12).all(), moved
 
 
 @prefix_readers
@@ -132,6 +147,17 @@ def test_l6_others_do_not_read_the_prefix(case):
         got = run(mixer, place(docs, "left", 0.0, M), g)
         assert torch.equal(got.y_BLD, plain.y_BLD)
         assert torch.equal(got.dx_BLD, plain.dx_BLD)
+
+
+@not_readers
+@torch.no_grad()
+def test_others_do_not_read_muted_slots(case):
+    """Muted tokens are real to everybody but the released prefix mask."""
+    mixer = build(case)
+    (doc,) = documents([9])
+    layout = alone(doc).layout
+    muted = layout.with_muted(torch.arange(9)[None] < 3)
+    assert torch.equal(mixer.forward(doc[None], muted), mixer.forward(doc[None], layout))
 
 
 @streaming

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import models.mixers
-from kernels.errors import ConfigError
+from kernels.errors import ConfigError, UnsupportedUse
 from kernels.layout import Layout
 from models import registry
 from models.config import ModelConfig
@@ -71,6 +71,21 @@ def test_a_file_in_another_folder_is_a_mixer(folder):
     config = ModelConfig(width=8, vocabulary=8, mixers={"mean": {"kind": "running_mean"}}, plan=["mean*2"])
     model = LanguageModel(config)
     assert model(torch.zeros(1, 3, dtype=torch.int64), Layout.dense(1, 3)).shape[:2] == (1, 3)
+
+
+def test_l16_what_a_mixer_cannot_do_is_refused(folder):
+    """Without a state no streaming call works, and what is not causal is no part of a language model."""
+    able = "Abilities(causal=False, non_causal=True, streaming=False)"
+    (folder / "running_mean.py").write_text(FILE.replace("Abilities()", able))
+    mixer = registry.build(registry.config_class("running_mean")(), 8, seed=0)
+    x_BLD, layout = torch.zeros(1, 3, 8), Layout.dense(1, 3)
+    for use in (lambda: mixer.prefill(x_BLD, layout), lambda: mixer.extend(x_BLD, layout, None),
+                lambda: mixer.step(x_BLD[:, 0], None)):
+        with pytest.raises(UnsupportedUse, match="running_mean") as refusal:
+            use()
+        assert "forward" in str(refusal.value), "no remedy"
+    with pytest.raises(UnsupportedUse, match="running_mean.*causal"):
+        ModelConfig(width=8, vocabulary=8, mixers={"mean": {"kind": "running_mean"}}, plan=["mean"])
 
 
 def test_a_file_under_another_name_is_broken(folder):

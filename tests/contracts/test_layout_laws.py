@@ -108,6 +108,8 @@ REFUSED = {
     "mask of three dimensions": lambda: Layout.from_mask(torch.ones(1, 4, 1, dtype=torch.bool)),
     "prefix changing inside": lambda: Layout.dense(1, 4).with_prefix(torch.tensor([[2, 2, 3, 3]])),
     "negative prefix": lambda: Layout.dense(1, 4).with_prefix(-1),
+    "muted slots beside pads": lambda: Layout.right_padded([2], 3).with_muted(torch.ones(1, 3, dtype=torch.bool)),
+    "muted slots in packed rows": lambda: Layout.packed([[1, 2]], 3).with_muted(torch.ones(1, 3, dtype=torch.bool)),
     "prefixes for other rows": lambda: Layout.dense(3, 4).with_prefix([1, 2]),
 }
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.errors import LayoutError, StateError
+from kernels.errors import LayoutError, LengthError, StateError
 from kernels.layout import Layout
 from models.generate import greedy
 from tests.contracts.batches import SIDES, T32, T64, compare_states, error, place, same_states
@@ -152,6 +152,20 @@ def test_l18_refusals():
         model.extend(ids_BL, Layout.dense(2, 3).with_prefix(2), state)
     with pytest.raises(StateError):
         model.step(torch.zeros(3, dtype=torch.int64), state)
+
+
+@torch.no_grad()
+def test_l18_no_position_beyond_the_table():
+    """Learned positions never wrap: the model refuses, and says how long it may be."""
+    model, limit = hybrid(positions="learned"), 512
+    ids_BL = torch.zeros(1, limit + 1, dtype=torch.int64)
+    with pytest.raises(LengthError, match="512"):
+        model.forward(ids_BL, Layout.dense(1, limit + 1))
+    _, state = model.prefill(ids_BL[:, :limit], Layout.dense(1, limit))
+    with pytest.raises(LengthError, match="512"):
+        model.extend(ids_BL[:, :1], Layout.dense(1, 1), state)
+    with pytest.raises(LengthError, match="512"):
+        model.step(ids_BL[:, 0], state)
 
 
 @torch.no_grad()
