@@ -23,7 +23,7 @@ def colours(architectures: list[str]) -> dict[str, str]:
 
 
 def recall_by_order(rows: list[dict[str, Any]], architectures: list[str], path: Path) -> None:
-    """Bars of recall by architecture and prompt order, 95 % intervals, the best control as a black tick.
+    """Bars of recall by architecture and prompt order, 95 % intervals, the higher control as a black tick.
 
     `rows`: {panel, architecture, order, value, low, high, control} with `control` the higher of the two controls.
     """
@@ -55,7 +55,7 @@ def recall_by_order(rows: list[dict[str, Any]], architectures: list[str], path: 
         axis.set_visible(False)
     for line in axes:
         line[0].set_ylabel("recall (share right)")
-    figure.suptitle("Recall by architecture and prompt order; bars: 95 % interval; thick tick: the better control", fontsize=10)
+    figure.suptitle("Recall by architecture and prompt order; bars: 95 % interval; thick tick: the higher control", fontsize=10)
     _save(figure, path)
 
 
@@ -96,23 +96,27 @@ def recall_against_state(points: list[dict[str, Any]], architectures: list[str],
     `points`: {panel, architecture, state_bytes, value, low, high}. A Transformer's state grows with the document; its
     point is drawn at the state after a document of the evaluation's length, as the label says.
     """
-    figure, axis = plt.subplots(figsize=(5.6, 3.8))
+    figure, axis = plt.subplots(figsize=(7.6, 4.2))
     colour = colours(architectures)
     marks = dict(zip(dict.fromkeys(p["panel"] for p in points), "os^Dv<>p"))
     for point in points:
-        axis.errorbar(point["state_bytes"], point["value"],
+        shift = 1.06 ** (architectures.index(point["architecture"]) - (len(architectures) - 1) / 2)   # equal states stay readable
+        axis.errorbar(point["state_bytes"] * shift, point["value"],
                       yerr=[[max(0, point["value"] - point["low"])], [max(0, point["high"] - point["value"])]],
                       color=colour[point["architecture"]], marker=marks.get(point["panel"], "o"), capsize=3, linestyle="none")
-        axis.annotate(point["architecture"], (point["state_bytes"], point["value"]), fontsize=7,
-                      xytext=(5, 4), textcoords="offset points")
+    for name in architectures:
+        axis.plot([], [], "-", linewidth=4, color=colour[name], label=name)
     for panel, mark in marks.items():
         axis.plot([], [], mark, color="grey", label=panel)
     axis.set_xscale("log")
+    axis.set_xlim(min(p["state_bytes"] for p in points) / 2, max(p["state_bytes"] for p in points) * 2)
+    axis.xaxis.set_major_formatter(lambda octets, _: f"{octets / 1000:g}")
+    axis.xaxis.set_minor_formatter(lambda octets, _: f"{octets / 1000:g}" if f"{octets:e}"[0] in "25" else "")
     axis.set_ylim(0, 1.02)
-    axis.set_xlabel("state after the document (bytes, float32)")
+    axis.set_xlabel("state after the document (kB, float32; points of one state are set apart a little)")
     axis.set_ylabel("recall, first order")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
     _save(figure, path)
 
 
