@@ -22,9 +22,13 @@ import psutil
 
 from flows.processes import ProcessId, descendants, stop
 from flows.services import ORDER, folder, running
+from storage import logs
 from storage.errors import ServiceError
 
 OBJECT_STORE_BYTES = 256 << 20
+START_ATTEMPTS = 3           # its node must be up within 30 s, which a busy machine misses
+
+log = logs.get("flows.ray")
 
 
 def settings() -> tuple[str, dict[str, Any]]:
@@ -59,10 +63,17 @@ def start() -> None:
     if ray.is_initialized():
         return
     address, arguments = settings()
-    try:
-        ray.init(address, **arguments)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise ServiceError(f"Ray at {address} cannot be reached: {error}") from error
+    for attempt in range(START_ATTEMPTS):
+        before = set(descendants())
+        try:
+            ray.init(address, **arguments)
+            break
+        except Exception as error:  # Ray raises a bare Exception when its node is slow to start
+            shut_down()
+            stop([process for process in descendants() if process not in before])
+            if address != "local" or attempt == START_ATTEMPTS - 1:
+                raise ServiceError(f"Ray at {address} did not start or cannot be reached: {error}") from error
+            log.warning("Ray did not start, trying again: %s", error)
     session().refresh()
 
 

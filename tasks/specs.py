@@ -119,14 +119,14 @@ class ObjectiveSpec(Spec):
 class OptimiserSpec(Spec):
     """AdamW, or Muon for matrices with AdamW for the rest. Weight decay spares biases, norms and embeddings."""
 
-    kind: Literal["adamw", "muon"] = "adamw"
+    kind: Literal["adamw", "muon"] = Field("adamw", description="muon: for matrices, AdamW for the rest")
     learning_rate: float = Field(8e-4, gt=0, description="AdamW's peak rate (with muon: embedding, norms, convolutions)")
     matrix_learning_rate: float = Field(0.02, gt=0, description="Muon's peak rate for matrices")
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = Field(0.1, ge=0)
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's running averages")
+    weight_decay: float = Field(0.1, ge=0, description="Decoupled; times the rate at each step")
     momentum: float = Field(0.95, ge=0, lt=1, description="Muon's momentum")
-    schedule: Literal["cosine", "linear"] = "cosine"
-    warmup_steps: int = Field(600, ge=0)
+    schedule: Literal["cosine", "linear"] = Field("cosine", description="How the rate falls after the warm-up")
+    warmup_steps: int = Field(600, ge=0, description="The rate rises linearly over these [steps]")
     final_share: float = Field(0.1, ge=0, le=1, description="Rate at the last step as a share of the peak")
     clip: float = Field(1.0, gt=0, description="Gradient norm is clipped at this")
 
@@ -141,15 +141,16 @@ class TrainSpec(Spec):
     trainer: Literal["in_process", "deepspeed"] = Field(
         "in_process", description="in_process: a plain loop for small models; deepspeed: Ray Train workers")
     workers: int = Field(1, ge=1, description="deepspeed: training workers")
-    gpus_per_worker: int = Field(0, ge=0, le=1)
-    zero_stage: Literal[0, 1, 2, 3] = 0
-    precision: Literal["float32", "bfloat16"] = "float32"
+    gpus_per_worker: int = Field(0, ge=0, le=1, description="0: train on CPUs")
+    zero_stage: Literal[0, 1, 2, 3] = Field(
+        0, description="deepspeed: shard optimiser (1), gradients too (2), weights too (3)")
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="Of the forward and backward pass")
     global_batch_rows: int = Field(256, ge=1, description="shards: rows of one optimiser step, over all workers")
     micro_batch_rows: int = Field(8, ge=1, description="shards: rows of one forward pass on one worker")
     threads: int = Field(1, ge=1, description="CPU threads of a training process")
     checkpoint_every: int = Field(500, ge=1, description="Steps between resumable checkpoints")
     validate_every: int = Field(500, ge=1, description="Steps between validations")
-    validation_batches: int = Field(16, ge=1)
+    validation_batches: int = Field(16, ge=1, description="Batches of one validation")
     log_every: int = Field(25, ge=1, description="Steps between points of the curves")
     maximum_restarts: int = Field(2, ge=0, description="deepspeed: worker failures survived")
 
@@ -191,10 +192,10 @@ class ClozeSpec(Spec):
         "document", description="document: the same cut in every order, prompts may grow; total: the longest order fits")
     document_tokens: int = Field(120, ge=8, description="budget `document`: document length limit [tokens]")
     total_tokens: int = Field(2048, ge=32, description="Prompt and generation together never exceed this [tokens]")
-    generation_tokens: int = Field(48, ge=1)
-    split: Literal["validation", "test"] = "test"
+    generation_tokens: int = Field(48, ge=1, description="Room kept for the answer [tokens]")
+    split: Literal["validation", "test"] = Field("test", description="Whose documents; settings are chosen on validation")
     limit: int | None = Field(300, ge=1, description="Documents per column; None = all")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, description="Draws documents, questions and replaced values")
 
 
 class EvaluateSpec(Spec):
@@ -205,21 +206,21 @@ class EvaluateSpec(Spec):
     keep_out: Literal["question", "one", "none"] = Field(
         "question", description="Prompt tail left out of the prefix: the cloze line, one token, or nothing")
     prefix_tokens: int | None = Field(None, ge=0, description="M; None = the model's own")
-    batch_rows: int = Field(32, ge=1)
-    generation_tokens: int = Field(48, ge=1)
-    metric: Literal["contains", "exact"] = "contains"
-    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    batch_rows: int = Field(32, ge=1, description="Prompts answered together; changes speed, not answers")
+    generation_tokens: int = Field(48, ge=1, description="An answer ends here or at a newline [tokens]")
+    metric: Literal["contains", "exact"] = Field("contains", description="contains: the answer occurs in what is said")
+    dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="Of the weights and the state")
     bootstrap: int = Field(2000, ge=100, description="Bootstrap resamples of documents")
-    threads: int = Field(1, ge=1)
+    threads: int = Field(1, ge=1, description="CPU threads")
     seed: int = Field(0, ge=0, description="Of the bootstrap")
 
 
 class BenchSpec(Spec):
     """Correctness-gated timings. Produces a `timings` artifact."""
 
-    preset: Literal["quick", "gate"] = "quick"
-    threads: int = Field(1, ge=1)
-    seed: int = Field(0, ge=0)
+    preset: Literal["quick", "gate"] = Field("quick", description="How much to time")
+    threads: int = Field(1, ge=1, description="CPU threads")
+    seed: int = Field(0, ge=0, description="Draws the inputs")
 
 
 # ------------------------------------------------------------------------------------------------------------ study

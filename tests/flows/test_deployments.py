@@ -1,0 +1,43 @@
+"""Forms and entrypoints, without a server."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import yaml
+from prefect.utilities.callables import parameter_schema
+
+from flows import deployments, requests, single
+from flows.study import study
+from tests.conftest import ROOT
+
+FLOWS = {flow.name: flow for flow in (study, *single.ALL)}
+
+
+def test_one_deployment_a_flow_by_module_path():
+    """A file entrypoint would load the flow under another name, which Ray workers cannot unpickle."""
+    found = {one.name: one.entrypoint for one in deployments.deployments()}
+    assert found == {name: f"{flow.fn.__module__}.{name}" for name, flow in FLOWS.items()}
+
+
+def test_prefect_yaml_names_flows_that_exist():
+    written = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    assert [one["name"] for one in written] == list(FLOWS)
+    for one in written:
+        module, name = one["entrypoint"].rsplit(".", 1)
+        assert getattr(importlib.import_module(module), name) is FLOWS[one["name"]]
+        if "parameters" in one:
+            requests.StudyRequest.model_validate(one["parameters"]["request"])
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_every_field_of_every_form_is_explained(name):
+    schema = parameter_schema(FLOWS[name])
+    assert set(schema.properties) == {"request"} and schema.properties["request"]["description"]
+    unexplained = []
+    for model, definition in schema.definitions.items():
+        assert definition["additionalProperties"] is False, f"{model} would swallow a misspelt field"
+        unexplained += [f"{model}.{field}" for field, facts in definition.get("properties", {}).items()
+                        if not facts.get("description") and "$ref" not in str(facts) and "const" not in facts]
+    assert unexplained == []
