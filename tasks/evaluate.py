@@ -12,6 +12,7 @@ The column `uncommon` repeats those items of `natural` whose value a guesser wou
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 from collections.abc import Iterable
@@ -190,6 +191,14 @@ def _code(mixers: Iterable[str] | None) -> str:
 
 
 def _kinds() -> list[str]:
-    """Names of the mixer files, found without importing torch."""
+    """Names of the mixer files, found without importing torch. One that does not parse is in no checkpoint."""
     [folder] = importlib.util.find_spec("models").submodule_search_locations
-    return sorted(path.stem for path in Path(folder, "mixers").glob("*.py") if path.stem != "__init__")
+    return sorted(path.stem for path in Path(folder, "mixers").glob("*.py") if path.stem != "__init__" and _parses(path))
+
+
+def _parses(path: Path) -> bool:
+    try:
+        ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return False
+    return True

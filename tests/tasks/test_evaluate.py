@@ -2,6 +2,7 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def world(tmp_path_factory):
     """(store, checkpoint, prompts) of a tiny model that reads prefixes and a few prompts of documents."""
     store = Store(tmp_path_factory.mktemp("evaluate") / "home")
     corpus, shards = artifacts(store)
-    asked = ClozeSpec(task="pydocs", limit=3, document_tokens=40, orders=("default", "twice"),
+    asked = ClozeSpec(task="pydocs", limit=2, document_tokens=40, orders=("default", "twice"),
                       task_options={"columns": ["natural", "swap"]})
     prompts = cloze.run(asked, store, corpus=corpus, shards=shards)
     model = checkpoint(store, load_tokenizer(store.path(shards) / "tokenizer"))
@@ -88,7 +89,7 @@ def test_float64_answers_do_not_depend_on_batches_or_order(world, strategy):
                                            which))[0]
              for which in (prompts, again(store, prompts, shuffled)) for rows in (1, 3, 8)]
     assert all(each == found[0] for each in found)
-    assert len({tuple(ids) for ids in found[0].values()}) > 15          # the model does say different things
+    assert len({tuple(ids) for ids in found[0].values()}) > 8          # the model does say different things
 
 
 def test_float32_answers_differ_only_where_two_tokens_tie(world):
@@ -172,6 +173,20 @@ def test_strategies_and_settings_reach_the_model(world):
         evaluate.run(spec(strategy="left_pad_released"), store, model, prompts)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_the_model_runs_in_the_dtype_and_on_the_threads_asked_for(world, monkeypatch, dtype):
+    store, model, prompts = world
+    seen, before = [], torch.get_num_threads()
+
+    def answer(asked, loaded, *rest):
+        seen.append((loaded.norm.weight.dtype, torch.get_num_threads()))
+        return {prompt.key: predictions.Answer((), "", 0.0) for prompt in asked}
+
+    monkeypatch.setattr(evaluate, "answer", answer)
+    evaluate.run(spec(dtype=dtype, threads=2, seed=11), store, model, prompts)
+    assert seen == [(getattr(torch, dtype), 2)] and torch.get_num_threads() == before
+
+
 def test_iterate_says_first_what_left_pad_says_first(world):
     store, model, prompts = world
     one, _ = predicted(store, evaluate.run(spec(dtype="float64", generation_tokens=1), store, model, prompts))
@@ -193,7 +208,7 @@ def test_a_model_without_prefix_says_the_same_under_every_strategy(world):
 def test_a_killed_evaluation_goes_on_where_it_was(world, monkeypatch):
     store, model, prompts = world
     wanted = spec(batch_rows=1, seed=3)
-    monkeypatch.setattr(predictions, "GROUP", 4)
+    monkeypatch.setattr(predictions, "GROUP", 2)
     real, calls = predictions._greedy, []
 
     def dies_after_three(group, *rest):
@@ -212,7 +227,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(world, monkeypatch):
         [prompt.key for prompt in group]) or real(group, *rest))
     made = evaluate.run(wanted, store, model, prompts)
     after = [key for call in calls for key in call]
-    assert len(before) == 3 * predictions.GROUP and not before & set(after) and len(after) == len(set(after))
+    assert len(before) == 3 * 2 and not before & set(after) and len(after) == len(set(after))
     assert predicted(store, made)[0] == predicted(store, evaluate.run(spec(batch_rows=1), store, model, prompts))[0]
     assert sorted(path.name for path in store.path(made).iterdir()) == [
         "manifest.json", "predictions.arrow", "scores.json"]
@@ -322,6 +337,15 @@ def test_the_id_is_known_before_and_follows_what_decides(world):
     assert evaluate.plan(spec(), store, "checkpoint-0", prompts) != planned
     assert evaluate.plan(spec(), store, model, prompts, mixers=["based"]) != evaluate.plan(
         spec(), store, model, prompts, mixers=["attention"])
+
+
+def test_a_mixer_file_that_does_not_parse_stops_nobody(tmp_path, monkeypatch):
+    for name, code in {"fine": "x = 1", "broken": "def (", "__init__": ""}.items():
+        (tmp_path / "mixers").mkdir(exist_ok=True)
+        (tmp_path / "mixers" / f"{name}.py").write_text(code)
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(evaluate.importlib.util, "find_spec", lambda name: spec)
+    assert evaluate._kinds() == ["fine"]
 
 
 def test_prompts_of_another_tokenizer_are_refused(world, tmp_path):
