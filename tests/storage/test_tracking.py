@@ -247,16 +247,25 @@ def test_a_store_that_is_away_from_the_start_gets_everything_later(home, databas
         assert tracking.register("m", child, "t.json") == "" and tracking.link(child) == "#/"
         assert not tracking.flush()
     assert caplog.text.count("work goes on, numbers wait in") == 1
+    journal = next(tracking.spool.glob("*.jsonl"))
+    shutil.copy(journal, tracking.spool / "orphan")
     place.unlink()
     place.mkdir()
     shutil.copy(database, place / "mlflow.db")
+    operations = journals(tracking)
     assert tracking.flush() and journals(tracking) == []
+    runs = tracking.find(tracking.experiment("study"), {})
+    assert len(runs) == 2
     found, = tracking.find(tracking.experiment("study"), {"fingerprint": "f"})
     assert history(tracking, found, "loss") == [(step, float(step)) for step in range(10)]
     assert stored(tracking, found).info.status == "FINISHED"
     assert stored(tracking, stored(tracking, found).data.tags["mlflow.parentRunId"]).data.params == {"a": "1"}
-    tracking.metrics(child, {"loss": 10.0}, 10)           # the id given out then still works
-    assert tracking.last_step(child, "loss") == 10 and tracking.link(child).endswith(found)
+    worker = Tracking(tracking.uri)
+    worker.metrics(child, {"loss": 10.0}, 10)             # the id given out then still works, in any process
+    assert worker.last_step(child, "loss") == 10 and worker.link(child).endswith(found)
+    (tracking.spool / "orphan").rename(tracking.spool / "orphan.jsonl")      # as if killed before the journal was cleared
+    assert Tracking(tracking.uri).replay() == len(operations)
+    assert tracking.find(tracking.experiment("study"), {}) == runs and len(history(tracking, found, "loss")) == 11
 
 
 def test_a_store_that_breaks_for_a_while_gets_everything_once(tracking, run, home):
