@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from flows.processes import ProcessId, descendants, stop
+from flows.processes import ProcessId, adopt_orphans, descendants, stop
 from flows.services import ORDER, folder, running
 from storage import logs
 from storage.errors import ServiceError
@@ -110,6 +110,7 @@ class Session:
     """The processes that descend from this one, on record while it works and ended at the latest when it ends."""
 
     def __init__(self) -> None:
+        adopt_orphans()
         self.me = ProcessId.of(psutil.Process())
         self.path = folder() / f"session-{os.getpid()}.json"
         self.seen: set[ProcessId] = set()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 import time
@@ -57,8 +58,6 @@ def test_a_zombie_has_ended(sleeper):
 
 
 def test_stop_ends_the_whole_tree(sleeper):
-    import subprocess
-
     process = sleeper(TREE, stdout=subprocess.PIPE, text=True)
     child = int(process.stdout.readline())
     assert set(stop([ProcessId.of(psutil.Process(process.pid))])) == {process.pid, child}
@@ -67,8 +66,6 @@ def test_stop_ends_the_whole_tree(sleeper):
 
 
 def test_stop_kills_what_ignores_a_request(sleeper):
-    import subprocess
-
     process = sleeper(STUBBORN, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "deaf\n"
     identity = ProcessId.of(psutil.Process(process.pid))
@@ -95,6 +92,22 @@ def test_records_survive_a_round_trip_and_nonsense_counts_as_none(tmp_path):
 def test_descendants_are_found(sleeper):
     process = sleeper()
     assert process.pid in {identity.pid for identity in descendants()}
+
+
+def test_orphans_are_adopted_and_found(tmp_path):
+    code = f"""
+import subprocess, sys, time
+from flows.processes import adopt_orphans, descendants, stop
+adopt_orphans()
+middle = subprocess.Popen([sys.executable, "-c", {TREE!r}], stdout=subprocess.PIPE, text=True)
+orphan = int(middle.stdout.readline())
+middle.kill()
+middle.wait()
+found = descendants()
+print([p.pid for p in found] == [orphan], stop(found) == [orphan])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True True\n", done.stderr
 
 
 def test_launch_writes_to_the_log_and_ignores_our_terminal(tmp_path):
