@@ -82,12 +82,18 @@ def test_decay_is_scaled_by_the_reading_token():
 
 
 def test_muted_slots():
-    layout = Layout.dense(1, 5).with_prefix(5).with_muted(torch.tensor([[True, True, False, False, False]]))
+    """Their keys, of both paths, are zeroed before the map: weight 1 stays, and their values count."""
+    muted = torch.tensor([[True, True, False, False, False]])
+    layout = Layout.dense(1, 5).with_prefix(4).with_muted(muted)
     x = tokens(1, 5, WIDTH)
-    released = build(prefix.Config(heads=2, feature_dim=4))
-    heard = released(x, layout.with_muted(torch.zeros(1, 5, dtype=torch.bool)))
-    assert torch.allclose(heard, released(x, Layout.dense(1, 5).with_prefix(5)), atol=1e-12)
-    assert not torch.allclose(released(x, layout), heard, atol=1e-3)
+    mixer = build(prefix.Config(heads=2, feature_dim=4))
+    q, k, v, k_enc, v_enc = (p(x).view(5, 2, -1).transpose(0, 1) for p in (
+        mixer.proj_q, mixer.proj_k, mixer.proj_v, mixer.proj_k_enc, mixer.proj_v_enc))
+    k, k_enc = (torch.where(muted[0, :, None], 0, keys) for keys in (k, k_enc))
+    causal, encoder = (1 + s + s * s / 2 for s in (q @ k.transpose(1, 2) / 2, q @ k_enc.transpose(1, 2) / 2))
+    causal, encoder = causal.tril(), encoder[..., :4]
+    y = (causal @ v + encoder @ v_enc[:, :4]) / (causal.sum(-1, keepdim=True) + encoder.sum(-1, keepdim=True))
+    assert torch.allclose(mixer(x, layout)[0], mixer.out_proj(y.transpose(0, 1).flatten(1)), atol=1e-12)
     with pytest.raises(UnsupportedUse, match="left_padded"):
         build(prefix.Config(heads=2, feature_dim=4, mask="exact"))(x, layout)
 
