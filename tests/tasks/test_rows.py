@@ -170,7 +170,9 @@ def test_the_same_spec_gives_the_same_bytes_and_another_seed_other_rows(made, to
     rows.build_recall(spec(), documents, tokenizer, tmp_path / "a")
     assert (tmp_path / "a/train.arrow").read_bytes() == table.path.read_bytes()
     rows.build_recall(spec(seed=1), documents, tokenizer, tmp_path / "b")
-    assert (tmp_path / "b/train.arrow").read_bytes() != table.path.read_bytes()
+    other = RowTable(tmp_path / "b/train.arrow")
+    texts, others = ({found.row(i)["ids"].tobytes() for i in range(len(found))} for found in (table, other))
+    assert len(texts & others) < 0.2 * len(others)
 
 
 def test_a_row_does_not_depend_on_its_neighbours(made, tokenizer):
