@@ -114,6 +114,11 @@ def test_a_new_backend_of_an_operation_changes_the_hash(tree):
     assert changed(tree, "kernels/op/triton.py", "x = 2\n")
 
 
+def test_a_module_that_appears_changes_the_hash(tree):
+    (tree / "tasks/inner.py").write_text("import tasks.optional\n")
+    assert changed(tree, "tasks/optional.py", "x = 1\n")
+
+
 @pytest.mark.parametrize("name", ["tasks/types.py", "models/__init__.py", "models/unused.py", "storage/tracking.py",
                                   "storage/errors.py", "kernels/errors.py", "tasks/other.py"])
 def test_editing_what_the_stage_does_not_use_keeps_the_hash(tree, name):

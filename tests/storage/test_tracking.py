@@ -1,6 +1,7 @@
 """Tracking: every number once, in the right run, whatever dies meanwhile. The store is a real SQLite MLflow."""
 
 import inspect
+import itertools
 import json
 import os
 import pickle
@@ -137,7 +138,9 @@ def test_a_changed_parameter_does_not_stop_a_continued_run(tracking, caplog):
 
 
 # ------------------------------------------------------------------------------------------------------- numbers
-def test_metrics_are_logged_by_step_with_tokens(tracking, run):
+def test_metrics_are_logged_by_step_with_tokens(tracking, run, monkeypatch):
+    milliseconds = itertools.count(1_700_000_000_000)
+    monkeypatch.setattr(writer, "_now", lambda: next(milliseconds))
     for step in range(5):
         tracking.metrics(run, {"loss": 1 / (step + 1), "odd[name]": step}, step, tokens=step * 100)
         tracking.metrics(run, {"validation/loss": 2.0}, step, tokens=step * 100)
@@ -312,7 +315,9 @@ def test_what_the_store_refuses_is_set_aside(tracking, run, caplog):
         tracking.metrics("0" * 32, {"loss": 1.0}, 0)
         tracking.metrics(run, {"loss": 1.0}, 0)
         assert tracking.flush()
-    assert "refuses metrics" in caplog.text and len((tracking.spool / "refused.log").read_text().splitlines()) == 1
+        tracking.tag("0" * 32, {"a": 1})
+    assert "refuses metrics" in caplog.text and "refuses tags" in caplog.text
+    assert len((tracking.spool / "refused.log").read_text().splitlines()) == 2
     assert history(tracking, run, "loss") == [(0, 1.0)] and journals(tracking) == []
 
 
