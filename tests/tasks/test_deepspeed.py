@@ -124,7 +124,7 @@ def test_two_workers_learn_what_one_process_learns(ray_here, tmp_path, stage, op
 @pytest.mark.long
 def test_a_broken_loss_is_not_retried_on_ray(ray_here, tmp_path):
     spec = on_ray(optimiser={"kind": "adamw", "learning_rate": 1e25, "warmup_steps": 0}, workers=2)
-    with pytest.raises(StageFailed, match=r"training broke at step \d of 8: loss is nan"):
+    with pytest.raises(StageFailed, match=r"training broke at step \d of 8: (loss|gradient norm) is (nan|inf)"):
         pretrained(tmp_path, spec)
 
 
