@@ -80,26 +80,29 @@ class Record:
 
 
 def stop(processes: list[ProcessId], grace: float = GRACE_SECONDS) -> list[int]:
-    """End these processes and all their descendants: SIGTERM, wait, SIGKILL. Returns the pids that had to be ended."""
-    found: dict[int, psutil.Process] = {}
-    for identity in processes:
-        process = identity.process()
-        if process is None or process.pid == os.getpid():
-            continue
-        with suppress(psutil.NoSuchProcess):
-            for child in process.children(recursive=True):
-                found.setdefault(child.pid, child)
-        found[process.pid] = process
-    roots = [p for p in (identity.process() for identity in processes) if p is not None and p.pid in found]
+    """End these processes, then what is left of their descendants: SIGTERM, wait, SIGKILL.
+
+    Returns the pids there were to end. This process is never among them.
+    """
+    roots = [found for identity in processes if (found := identity.process()) and found.pid != os.getpid()]
+    family = {process.pid: process for process in roots}
     for process in roots:
         with suppress(psutil.NoSuchProcess):
+            family |= {child.pid: child for child in process.children(recursive=True) if child.pid not in family}
+    _end(roots, grace)
+    _end(list(family.values()), grace)
+    return sorted(family)
+
+
+def _end(processes: list[psutil.Process], grace: float) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, left = psutil.wait_procs(list(found.values()), timeout=grace)
+    _, left = psutil.wait_procs(processes, timeout=grace)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(left, timeout=3)
-    return sorted(found)
 
 
 def descendants() -> list[ProcessId]:

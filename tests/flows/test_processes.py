@@ -60,7 +60,9 @@ def test_a_zombie_has_ended(sleeper):
 def test_stop_ends_the_whole_tree(sleeper):
     process = sleeper(TREE, stdout=subprocess.PIPE, text=True)
     child = int(process.stdout.readline())
-    assert set(stop([ProcessId.of(psutil.Process(process.pid))])) == {process.pid, child}
+    began = time.monotonic()
+    assert set(stop([ProcessId.of(psutil.Process(process.pid))], grace=60)) == {process.pid, child}
+    assert time.monotonic() - began < 30, "children were asked too, not only waited for"
     process.wait(10)
     assert not psutil.pid_exists(child)
 

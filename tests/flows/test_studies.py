@@ -42,6 +42,15 @@ def test_quick_is_one_seed_and_evening_is_three():
     assert {workload.seeds for workload in studies.load("evening").workloads.values()} == {(0, 1, 2)}
 
 
+@pytest.mark.parametrize("name", ["quick", "evening"])
+def test_set_intersection_is_trained_on_its_answers_alone(name):
+    """Masked elements could not be found, and which element comes next in a set nobody can know."""
+    study = studies.load(name)
+    for architecture in study.workloads["disjoint"].architectures:
+        objective = studies.training(study.workloads["disjoint"], architecture).objective
+        assert (objective.mask_share, objective.document_share) == (0, 0)
+
+
 def test_a_study_file_is_read(tmp_path):
     study = studies.load(write(tmp_path, GOOD))
     workload = study.workloads["sets"]
