@@ -44,7 +44,7 @@ class Runner:
         """
         began = time.time()
         if not self.plan.finished:
-            self.runs = Runs(self.plan)
+            self.runs = Runs(self.plan, self.store)
             folder = local_home() / "notes" / str(runtime.flow_run.id)
             try:
                 with Watch(self.plan, folder) as watch:

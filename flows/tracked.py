@@ -24,8 +24,8 @@ PARAMS = 200           # a run page with more is not read
 class Runs:
     """The runs of one plan. `of` maps stage keys to run ids, where the stage has one."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self.plan, self.store = plan, store
         self.tracking = Tracking()
         self.experiment = self.tracking.experiment(plan.name)
         commit = {"git_commit": git_commit() or "unknown"}
@@ -60,10 +60,11 @@ class Runs:
             self.tracking.artifacts(self.parent, store.path(self.plan.goal.artifact), "report")
 
     def end(self, status: str) -> None:
-        """FINISHED, FAILED or KILLED. Runs of stages that did not get to their own end are ended too."""
+        """FINISHED, FAILED or KILLED. Runs of stages that did not get to their own end are ended so; a finished one stays."""
         if status != "FINISHED":
-            for run in self.of.values():
-                self.tracking.finish(run, status)
+            for key, run in self.of.items():
+                if not self.store.exists(self.plan.stages[key].artifact):
+                    self.tracking.finish(run, status)
         if self.parent is not None:
             self.tracking.finish(self.parent, status)
         self.tracking.close()

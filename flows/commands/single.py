@@ -64,7 +64,7 @@ def _here(planned: Plan, store: Store) -> None:
                   for stage in missing)
     tracks = any(stage.kind in ("pretrain", "evaluate") for stage in missing)
     with local_ray() if spreads else nullcontext():
-        runs = Runs(planned) if tracks else None
+        runs = Runs(planned, store) if tracks else None
         try:
             for stage in missing:
                 perform(Order(stage.kind, stage.module, stage.title, stage.spec, stage.inputs, store.root,

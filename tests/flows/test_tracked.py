@@ -1,0 +1,23 @@
+"""A study that fails leaves the runs of its finished stages finished, and ends the others the way it ended."""
+
+from types import SimpleNamespace
+
+from flows.tracked import Runs
+from storage.artifacts import Store
+from storage.tracking import Tracking
+
+
+def test_only_unfinished_stages_end_with_the_study(home):
+    store = Store()
+    made = store.produce("scores", {}, {}, "code", lambda folder: None)
+    runs = Runs.__new__(Runs)
+    runs.plan = SimpleNamespace(stages={"done": SimpleNamespace(artifact=made), "open": SimpleNamespace(artifact="scores-none")})
+    runs.store, runs.tracking, runs.parent = store, Tracking(), None
+    experiment = runs.tracking.experiment("toy")
+    runs.of = {key: runs.tracking.start(experiment, key, {"fingerprint": key}, {}) for key in ("done", "open")}
+    runs.tracking.finish(runs.of["done"], "FINISHED")
+    runs.end("FAILED")
+
+    from mlflow.tracking import MlflowClient
+    client = MlflowClient(Tracking().uri)
+    assert {key: client.get_run(run).info.status for key, run in runs.of.items()} == {"done": "FINISHED", "open": "FAILED"}
