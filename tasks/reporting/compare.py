@@ -53,7 +53,7 @@ class Difference:
     @property
     def sentence(self) -> str:
         gap = self.gap
-        ends = "no interval" if gap.low is None else f"[{gap.low:+.2f}, {gap.high:+.2f}]"
+        ends = "no interval" if gap.low is None else f"[{gap.low:+.3f}, {gap.high:+.3f}]"
         return f"{self.panel.title}, {self.where}: {self.first} − {self.second} = {gap.value:+.3f} {ends}"
 
 
