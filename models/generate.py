@@ -32,7 +32,8 @@ def greedy(model: LanguageModel, prompts: Sequence[Sequence[int]], *, prefix: in
     dtype: run in a copy of the model of that dtype.
     strategy: `left_pad` sets the prefix to the bare prompt, m = min(M, n); `iterate` encodes everything afresh before
     each token while n < M; `left_pad_released` puts real tokens `pad` (220, a space in GPT-2) before short prompts
-    and mutes them in the prefix layers only, as the released JRT code does.
+    and mutes them in the prefix layers only, as the released JRT code does. A model that reads no prefix answers the
+    bare prompt under every strategy.
     Raises ConfigError, LayoutError (an empty prompt), LengthError (more than the model can place).
     """
     if strategy not in STRATEGIES:
@@ -43,7 +44,7 @@ def greedy(model: LanguageModel, prompts: Sequence[Sequence[int]], *, prefix: in
         model = copy.deepcopy(model).to(dtype)
     limits = _per_prompt("prefix", model.config.prefix_tokens if prefix is None else prefix, prompts)
     kept_out = _per_prompt("keep_out", keep_out, prompts)
-    if strategy == "left_pad_released":
+    if strategy == "left_pad_released" and model.able.prefix:
         prompts, limits, muted = _pad_released(prompts, limits, pad)
     else:
         muted = [0] * len(prompts)

@@ -78,12 +78,12 @@ def answer(prompts: Sequence[Prompt], model, tokenizer, spec: EvaluateSpec, maxi
     done = _read(folder)
     waiting = [prompt for prompt in prompts if prompt.key not in done]
     stop = frozenset({*tokenizer.newline_ids, tokenizer.end_of_text})
-    limit = _prefix_limit(spec, model)
+    limit, pad = _prefix_limit(spec, model), _pad(spec, model, tokenizer)
     with progress(len(prompts), "evaluate", "prompts") as shown:
         shown.advance(len(prompts) - len(waiting))
         for group in _groups(waiting, spec):
             began = time.perf_counter()
-            new = _greedy(group, model, spec, limit, maximum_new, stop)
+            new = _greedy(group, model, spec, limit, maximum_new, stop, pad)
             seconds = (time.perf_counter() - began) / len(group)
             answers = {prompt.key: Answer(tuple(ids), tokenizer.decode(ids).split("\n")[0], seconds)
                        for prompt, ids in zip(group, new)}
@@ -94,13 +94,13 @@ def answer(prompts: Sequence[Prompt], model, tokenizer, spec: EvaluateSpec, maxi
 
 
 def _greedy(group: Sequence[Prompt], model, spec: EvaluateSpec, limit: int | None, maximum_new: int,
-            stop: frozenset[int]) -> list[list[int]]:
+            stop: frozenset[int], pad: int) -> list[list[int]]:
     """One call of greedy. The prefix of `left_pad` is set by the prompt alone, for each prompt apart."""
     from models import greedy
 
     ids = [list(prompt.ids) for prompt in group]
     settings: dict[str, Any] = {"maximum_new": maximum_new, "stop": stop, "batch_rows": spec.batch_rows,
-                                "strategy": spec.strategy}
+                                "strategy": spec.strategy, "pad": pad}
     if spec.strategy == "left_pad":
         rooms = [max(0, len(prompt.ids) - prompt.keep_out) for prompt in group]
         return greedy(model, ids, prefix=[room if limit is None else min(limit, room) for room in rooms], **settings)
@@ -110,10 +110,21 @@ def _greedy(group: Sequence[Prompt], model, spec: EvaluateSpec, limit: int | Non
 def _prefix_limit(spec: EvaluateSpec, model) -> int | None:
     """M: the evaluation's, else the model's, else None (the whole prompt)."""
     limit = model.config.prefix_tokens if spec.prefix_tokens is None else spec.prefix_tokens
-    if limit is None and spec.strategy == "left_pad_released":
+    if limit is None and spec.strategy == "left_pad_released" and model.able.prefix:
         raise SpecError("strategy 'left_pad_released' fills prompts up to M, and neither the evaluation nor the model "
                         "says what M is; set prefix_tokens (1024 in JRT)")
     return limit
+
+
+def _pad(spec: EvaluateSpec, model, tokenizer) -> int:
+    """What `left_pad_released` fills short prompts with: the tokenizer's own space (220 in GPT-2, as in JRT)."""
+    if spec.strategy != "left_pad_released" or not model.able.prefix:
+        return 0
+    [found] = tokenizer.encode_batch([" "])
+    if len(found) != 1:
+        raise SpecError(f"strategy 'left_pad_released' fills prompts with spaces, and the tokenizer {tokenizer.name} has "
+                        "no such token; use left_pad or iterate")
+    return found[0]
 
 
 def _groups(prompts: Sequence[Prompt], spec: EvaluateSpec) -> Iterator[list[Prompt]]:

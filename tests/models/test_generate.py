@@ -85,6 +85,11 @@ def test_released_padding_puts_real_tokens_before_short_prompts():
     assert got != greedy(model, ROWS, maximum_new=6)
 
 
+def test_a_model_that_reads_no_prefix_gets_no_pads():
+    model = model_of(mixers={"toy": {"kind": "attention", "heads": 2}})
+    assert greedy(model, ROWS, maximum_new=6, strategy="left_pad_released", pad=3) == greedy(model, ROWS, maximum_new=6)
+
+
 def test_never_names_a_token_beyond_the_vocabulary():
     model = model_of()
     with torch.no_grad():

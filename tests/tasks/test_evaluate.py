@@ -158,7 +158,7 @@ def test_the_prefix_is_set_by_the_prompt(monkeypatch, keep_out, prefix_tokens, e
     kept = {"question": 2, "one": 1, "none": 0}[keep_out]
     asked = [predictions.Prompt(str(n), tuple(range(n)), kept) for n in (10, 6, 8)]
     predictions._greedy(asked, Model, spec(prefix_tokens=prefix_tokens), predictions._prefix_limit(
-        spec(prefix_tokens=prefix_tokens), Model), NEW, frozenset())
+        spec(prefix_tokens=prefix_tokens), Model), NEW, frozenset(), 0)
     assert [seen[n] for n in (10, 6, 8)] == expected
 
 
@@ -200,8 +200,17 @@ def test_a_model_without_prefix_says_the_same_under_every_strategy(world):
     tokenizer = load_tokenizer(store.path(world[1]) / "tokenizer")
     model = checkpoint(store, tokenizer, plan=("linear", "full"))
     said = [predicted(store, evaluate.run(spec(dtype="float64", **settings), store, model, prompts))[0]
-            for settings in ({}, {"strategy": "iterate"}, {"keep_out": "none"})]
-    assert said[0] == said[1] == said[2]
+            for settings in ({}, {"strategy": "iterate"}, {"keep_out": "none"}, {"strategy": "left_pad_released"})]
+    assert said[0] == said[1] == said[2] == said[3]
+
+
+@pytest.mark.parametrize("name, pad", [("gpt2", 220), ("bytes", 32)])
+def test_released_pads_are_the_spaces_of_the_tokenizer(name, pad):
+    asked = spec(strategy="left_pad_released", prefix_tokens=9)
+    reader = SimpleNamespace(able=SimpleNamespace(prefix=True))
+    assert predictions._pad(asked, reader, load_tokenizer(name)) == pad
+    with pytest.raises(SpecError, match="ids:64 has no such token"):
+        predictions._pad(asked, reader, load_tokenizer("ids:64"))
 
 
 # ---------------------------------------------------------------------------------------------------------- resuming
