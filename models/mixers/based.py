@@ -24,7 +24,7 @@ class Config(MixerConfig):
     scale_dim: int | None = Field(None, ge=1, description="q·k is divided by the root of this; None = feature_dim")
     eps: float = Field(1e-12, ge=0, description="Added to the normaliser (JRT 1e-12; the fused released path 1e-6)")
     decay_start: int | None = Field(
-        None, ge=0, description="Head h's numerator keeps 1 - 2^-(decay_start + h) a token and is scaled by decay_proj "
+        None, ge=1, description="Head h's numerator keeps 1 - 2^-(decay_start + h) a token and is scaled by decay_proj "
                                 "of the reading token (released Based 360M: 3); None = no decay")
 
     @classmethod

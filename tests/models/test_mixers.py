@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from kernels.errors import ConfigError, UnsupportedUse
 from kernels.layout import Layout
@@ -112,3 +113,11 @@ def test_the_synthetic_convolution():
     conv = torch.nn.functional.conv1d(inner, mixer.conv_weight[:, None], mixer.conv_bias, groups=WIDTH).transpose(1, 2)
     expected = mixer.out_proj(conv) * mixer.projection(x) + x
     assert torch.allclose(mixer(x, Layout.dense(2, 7)), expected, atol=1e-12)
+
+
+def test_based_refuses_a_decay_that_keeps_nothing():
+    """decay_start 0 gave head 0 a decay of 0, whose logarithm turned every output into NaN."""
+    with pytest.raises(ValidationError, match="decay_start"):
+        based.Config(decay_start=0)
+    y = build(based.Config(heads=2, feature_dim=4, decay_start=1))(tokens(1, 9, WIDTH), Layout.dense(1, 9))
+    assert y.isfinite().all()
