@@ -171,9 +171,9 @@ def _cut(spec: TokeniseSpec, tokenizer: Tokenizer, files: list[tuple[Path, Path]
 
 
 def _rows(stream: np.ndarray, starts: np.ndarray, count: int, step: int) -> dict:
-    """`count` rows from the head of a stream, and the starts among the N inputs of each."""
+    """`count` rows from the head of a stream, and the starts among the N+1 tokens of each."""
     tokens = np.lib.stride_tricks.sliding_window_view(stream, step + 1)[: count * step : step]
-    starts = starts[starts < count * step]
-    row, inside = np.divmod(starts, step)
-    ends = np.searchsorted(row, np.arange(count + 1))
-    return {"tokens": tokens, "starts": [inside[a:b].astype(np.int32) for a, b in zip(ends, ends[1:])]}
+    begins = step * np.arange(count)
+    first, last = np.searchsorted(starts, begins), np.searchsorted(starts, begins + step, side="right")
+    return {"tokens": tokens, "starts": [(starts[a:b] - begin).astype(np.int32)
+                                         for begin, a, b in zip(begins, first, last)]}
