@@ -7,6 +7,7 @@ part of the artifact. (On Ray, `ray_workers.RayCheckpoints` hands them to Ray Tr
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Protocol
@@ -45,7 +46,7 @@ class LocalCheckpoints:
         for path in reversed(self.names()):
             try:
                 facts = engine.load(path)
-            except (OSError, RuntimeError, EOFError, KeyError, ValueError) as error:
+            except (OSError, RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
                 log.warning("checkpoint %s cannot be read (%s); trying the one before", path, error)
                 continue
             check_fingerprint(facts, fingerprint, path)

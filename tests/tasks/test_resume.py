@@ -132,3 +132,13 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     engine.save(kept.names()[0], {"step": 5, "fingerprint": "checkpoint-other"})
     with pytest.raises(ArtifactError, match="belongs to checkpoint-other, not to checkpoint-"):
         pretrain.run(run.spec, run.store, **run.inputs)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 5000, b"garbage" * 100])
+def test_a_checkpoint_that_the_disk_filled_with_something_else_is_passed_over(tmp_path, content):
+    spec, kept = pretrain_spec(), LocalCheckpoints(tmp_path)
+    engine = InProcess(build(pretrain.resolve_config(spec)), spec.train, 1)
+    for step in (5, 10):
+        kept.keep(engine, {"step": step, "fingerprint": "checkpoint-this"})
+    (kept.names()[-1] / "state.pt").write_bytes(content)
+    assert kept.resume(engine, "checkpoint-this")["step"] == 5
