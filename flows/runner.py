@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import Any
 
@@ -52,6 +53,8 @@ class Runner:
             except BaseException as error:
                 self.runs.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
                 raise
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
             self.publish()
             self.runs.end("FINISHED")
         return {"artifact": self.plan.goal.artifact, "began": began, "ended": time.time(),

@@ -134,8 +134,13 @@ def show_study(name: str, settings: list[str], json: bool) -> None:
     import yaml
 
     study = studies.load(name, settings)
+    data = study.model_dump(mode="json")
+    for label, workload in study.workloads.items():
+        for number, evaluation in enumerate(workload.evaluations):
+            if "orders" not in evaluation.cloze.model_fields_set:        # left to the task, which knows its own
+                del data["workloads"][label]["evaluations"][number]["cloze"]["orders"]
     if json:
-        document(study.model_dump(mode="json"))
+        document(data)
     else:
         say(f"# {Path(studies.find(name)).name}, every field written out")
-        say(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110).rstrip())
+        say(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110).rstrip())

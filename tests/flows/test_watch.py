@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import io
+import subprocess
 import sys
 import time
 
 from flows import notes, watch
 from flows.commands.study import overhead
 from flows.plan import Plan, Stage
+from tests.conftest import ROOT
 from tests.flows.tiny_stages import TinySpec
 
 
@@ -71,3 +74,29 @@ def test_overhead_is_wall_time_without_a_stage_at_work():
 
 def test_clock():
     assert [watch.clock(s) for s in (0.04, 59.94, 61, 3723)] == ["0.0 s", "59.9 s", "1:01", "1:02:03"]
+
+
+def test_a_terminal_gets_the_live_table(tmp_path):
+    """A real pseudo-terminal: the table is drawn, redrawn, and left as it ended."""
+    import os
+    import pty
+
+    code = """
+from tests.flows.test_watch import stages
+from flows.watch import Watch
+plan = stages()
+with Watch(plan, None) as shown:
+    shown.started(plan.stages["new"])
+    shown.finished(plan.stages["new"], 75)
+"""
+    main, side = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=side, stdout=subprocess.PIPE, cwd=ROOT,
+                               env={**os.environ, "COLUMNS": "100", "TERM": "xterm"})
+    os.close(side)
+    said = b""
+    with contextlib.suppress(OSError):                  # the other side closes
+        while chunk := os.read(main, 4096):
+            said += chunk
+    assert process.wait(30) == 0 and process.stdout.read() == b""
+    text = said.decode()
+    assert "2/2" in text and "make new" in text and "1:15" in text and "was there" in text
