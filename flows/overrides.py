@@ -91,8 +91,9 @@ def _step(name: str, path: str, key: str, model: Any, new: bool) -> str | int:
     if isinstance(model, (list, tuple)):
         if key.isdigit() and int(key) < len(model):
             return int(key)
-        raise SpecError(f"--set {name}: {path} is a list of {len(model)}; an item is named by its number "
-                        f"from 0 to {len(model) - 1}, not {key!r}")
+        raise SpecError(f"--set {name}: {path} is "
+                        + (f"a list of {len(model)}; an item is named by its number from 0 to {len(model) - 1}, not {key!r}"
+                           if model else "an empty list; give the whole list instead"))
     if isinstance(model, (BaseModel, dict)):
         names = type(model).model_fields if isinstance(model, BaseModel) else model
         if key in names or new:

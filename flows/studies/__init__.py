@@ -42,7 +42,7 @@ def find(name: str) -> Path:
             return path
         raise SpecError(f"there is no study file {path}")
     close = difflib.get_close_matches(name, shipped(), n=1, cutoff=0.4)
-    raise SpecError(f"there is no study {name!r}" + (f"; did you mean {close[0]}?" if close else "")
+    raise SpecError(f"there is no study {name!r}" + (f"; did you mean {close[0]}?" if close else ".")
                     + f" Shipped studies: {', '.join(shipped())}; or give the path of a .yaml file")
 
 
@@ -97,7 +97,14 @@ def check(study: StudySpec, source: str) -> None:
 
     :raises SpecError: naming the field
     """
+    if not study.workloads:
+        raise SpecError(f"{source}: workloads: there is none; a study needs at least one")
     for name, workload in study.workloads.items():
+        if not workload.architectures:
+            raise SpecError(f"{source}: workloads.{name}.architectures: there is none; give at least one")
+        if not workload.seeds or min(workload.seeds) < 0 or len(set(workload.seeds)) < len(workload.seeds):
+            raise SpecError(f"{source}: workloads.{name}.seeds: got {list(workload.seeds)}; give one or more different "
+                            "whole numbers from 0 on")
         if workload.train.data == "rows" and workload.rows is None:
             raise SpecError(f"{source}: workloads.{name}.rows: missing; train.data is 'rows'")
         needs_text = workload.train.data == "shards" or getattr(workload.rows, "kind", "") == "recall"
@@ -108,6 +115,11 @@ def check(study: StudySpec, source: str) -> None:
         if twice:
             raise SpecError(f"{source}: workloads.{name}.evaluations: task {sorted(twice)[0]!r} appears twice; "
                             "put the second into a workload of its own")
+        for number, evaluation in enumerate(workload.evaluations):
+            wanted, room = evaluation.evaluate.generation_tokens, evaluation.cloze.generation_tokens
+            if wanted > room:
+                raise SpecError(f"{source}: workloads.{name}.evaluations.{number}.evaluate.generation_tokens: got "
+                                f"{wanted}, but its cloze.generation_tokens leaves room for {room}; make them agree")
         for label in workload.architectures:
             if "/" in label:
                 raise SpecError(f"{source}: workloads.{name}.architectures: a label has no '/', got {label!r}")

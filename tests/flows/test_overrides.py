@@ -57,6 +57,7 @@ def test_what_was_left_to_its_default_stays_so(study):
 
 
 @pytest.mark.parametrize("setting, words", [
+    ("expectations.0.order=twice", ["expectations is an empty list"]),
     ("workloads.text.train.step=1", ["workloads.text.train has no 'step'", "did you mean steps"]),
     ("workload.text.train.steps=1", ["no 'workload'", "did you mean workloads"]),
     ("workloads.tekst.train.steps=1", ["no 'tekst'", "did you mean text"]),

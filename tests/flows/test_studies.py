@@ -80,6 +80,15 @@ def test_such_a_setting_reaches_the_workloads_that_have_the_field():
     (["workloads.pydocs.corpus=null"], ["workloads.pydocs.corpus", "missing"]),
     (["workloads.pydocs.architectures.jrt.train_overrides={stepz: 1}"], ["architectures.jrt.train_overrides", "steps"]),
     (["workloads.pydocs.architectures={a/b: {model: x}}"], ["no '/'"]),
+    (["workloads.pydocs.architectures={}"], ["workloads.pydocs.architectures", "at least one"]),
+    (["workloads={}", "expectations=[]"], ["workloads", "at least one"]),
+    (["seeds=[]"], ["workloads.pydocs.seeds", "one or more"]),
+    (["seeds=[0,-1]"], ["workloads.pydocs.seeds", "-1"]),
+    (["seeds=[1,1]"], ["workloads.pydocs.seeds", "different"]),
+    (["workloads.pydocs.evaluations.0.evaluate.generation_tokens=99"],
+     ["workloads.pydocs.evaluations.0.evaluate.generation_tokens", "99", "48"]),
+    (["workloads.disjoint.evaluations.0.cloze.generation_tokens=8"],
+     ["workloads.disjoint.evaluations.0.evaluate.generation_tokens", "48", "8"]),
 ])
 def test_a_study_that_contradicts_itself_is_refused(settings, words):
     with pytest.raises(SpecError) as error:
@@ -105,5 +114,7 @@ def test_a_wrong_file_is_refused_naming_file_and_field(tmp_path, change, words):
 def test_unknown_studies_get_a_suggestion():
     with pytest.raises(SpecError, match="did you mean quick"):
         studies.load("qiuck")
+    with pytest.raises(SpecError, match="'xyz'. Shipped studies"):
+        studies.load("xyz")
     with pytest.raises(SpecError, match="no study file"):
         studies.load("there/is/none.yaml")
