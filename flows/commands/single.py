@@ -88,9 +88,10 @@ def tell(kind: str, planned: Plan, store: Store, json: bool, did: int) -> None:
             document({"scores": scores, "artifact": artifact})
             return
         table(["task", "column", "order", "n", "value", "95 %", "controls"],
-              [[row["task"], row["column"], row["order"], row["n"], f"{row['value']:.3f}",
-                f"{row['low']:.3f} to {row['high']:.3f}",
-                ", ".join(f"{name} {value:.3f}" for name, value in row["controls"].items())] for row in scores],
+              [[row["task"], row["column"], row["order"], row["n"], _number(row["value"], ".3f"),
+                "–" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}",
+                ", ".join(f"{name} {_number(value, '.3f')}" for name, value in row["controls"].items())]
+               for row in scores],
               right=("n", "value"))
     elif kind == "bench":
         rows = json_format.loads((folder / "timings.json").read_text(encoding="utf-8"))
@@ -107,7 +108,8 @@ def tell(kind: str, planned: Plan, store: Store, json: bool, did: int) -> None:
         return
     else:
         for name, value in manifest.counts.items():
-            say(f"{name:20} {value:,}" if isinstance(value, int) else f"{name:20} {value}")
+            say(f"{name:20} {value:,}" if isinstance(value, int) and not isinstance(value, bool)
+                else f"{name:20} {value}")
     say(f"\n{artifact} {'made in ' + clock(manifest.seconds) if did else 'exists: nothing to do'}\n{folder}")
 
 

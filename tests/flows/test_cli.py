@@ -201,6 +201,29 @@ def test_home_decides_where_things_are(reread, tmp_path):
     assert str(tmp_path / "elsewhere") in reread("--home", str(tmp_path / "elsewhere"), "doctor", "--json").out
 
 
+def test_a_score_of_one_document_is_told_without_an_interval(home, capsys):
+    """One document has nothing to resample: its interval is empty."""
+    from types import SimpleNamespace
+
+    from flows.commands.single import tell
+    from storage.artifacts import Store
+    from tasks.evaluate import score_rows
+    from tasks.specs import EvaluateSpec
+
+    rows = [{"task": "lookup", "column": "list", "uncommon": False, "order": "default", "control": control, "item": "a",
+             "document": "a", "correct": control == "none", "seconds": 0.1} for control in ("none", "empty")]
+    scores = score_rows(rows, EvaluateSpec(bootstrap=100))
+    assert scores[0]["low"] is None
+
+    def build(folder):
+        (folder / "scores.json").write_text(json.dumps(scores))
+
+    store = Store()
+    artifact = store.produce("scores", {}, {}, "code", build)
+    tell("evaluate", SimpleNamespace(goal=SimpleNamespace(artifact=artifact)), store, json=False, did=1)
+    assert "1.000  –" in capsys.readouterr().out
+
+
 def test_a_single_stage_runs_here_and_is_not_done_twice(reread):
     """Prompts of a task that brings its own data: no corpus, no server, no Ray."""
     arguments = ("cloze", "--task", "disjoint", "--limit", "2", "--set", "task_options.sizes=[[4, 8]]", "--json")
