@@ -22,6 +22,11 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 LESS = ("--set", "workloads.pydocs.architectures={jrt: {model: jrt-tiny}}", "--set", "train.steps=12")
 
 
+def heed_interrupts() -> None:
+    """A process started from a background job inherits a deaf ear for Ctrl-C; a person's terminal does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Command:
     """`reread ...` as a process of its own, with everything it starts."""
 
@@ -32,7 +37,7 @@ class Command:
                        if not key.startswith(("PREFECT_", "RAY_", "MLFLOW_TRACKING"))}
         with open(self.log, "w") as errors, open(self.output, "w") as output:
             self.process = subprocess.Popen([sys.executable, "-m", "flows.cli", *arguments], stdout=output, stderr=errors,
-                                            env={**environment, "REREAD_HOME": str(home)})
+                                            env={**environment, "REREAD_HOME": str(home)}, preexec_fn=heed_interrupts)
         self.family: set[ProcessId] = set()
 
     def look(self) -> None:
