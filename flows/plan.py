@@ -151,7 +151,7 @@ class Builder:
         checkpoints, scores = {}, {}
         for spec in trainings(workload):
             model = f"{spec.architecture}/{spec.seed}"
-            checkpoints[model] = self.pretrain(name, spec, made, weight=tokens(spec, workload.rows, workload.tokenise))
+            checkpoints[model] = self.pretrain(name, spec, made, workload.rows, workload.tokenise)
             for evaluation in workload.evaluations:
                 task = evaluation.cloze.task
                 scores[f"{model}/{task}"] = self.evaluate(name, spec.architecture, spec.seed, task,
@@ -164,11 +164,13 @@ class Builder:
         return self.add("cloze", f"write {spec.task} prompts of {name}", spec, text,
                         f"{name}/cloze/{spec.task}").artifact
 
-    def pretrain(self, name: str, spec: PretrainSpec, made: dict[str, str], weight: float = 0.0) -> str:
+    def pretrain(self, name: str, spec: PretrainSpec, made: dict[str, str],
+                 rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> str:
+        check_vocabulary(spec, f"ids:{rows.vocabulary}" if isinstance(rows, DisjointRowsSpec) else tokenise.tokenizer)
         roles = ("shards",) if spec.train.data == "shards" else ("rows", "shards")
         return self.add("pretrain", f"pretrain {spec.architecture} seed {spec.seed} on {name} {spec.train.data}", spec,
                         {role: made[role] for role in roles if role in made},
-                        f"{name}/pretrain/{spec.architecture}/{spec.seed}", weight,
+                        f"{name}/pretrain/{spec.architecture}/{spec.seed}", tokens(spec, rows, tokenise),
                         {"architecture": spec.architecture, "seed": str(spec.seed), "workload": name}).artifact
 
     def evaluate(self, name: str, label: str, seed: int, task: str, spec: EvaluateSpec, checkpoint: str,
@@ -187,6 +189,15 @@ def trainings(workload: Workload) -> Iterator[PretrainSpec]:
         for label, architecture in workload.architectures.items():
             yield PretrainSpec(architecture=label, model=architecture.model, seed=seed,
                                model_overrides=architecture.model_overrides, train=studies.training(workload, label))
+
+
+def check_vocabulary(spec: PretrainSpec, tokenizer: str) -> None:
+    """SpecError before any work when the model has too few rows for a tokenizer whose size its name tells."""
+    from tasks import pretrain
+    from tasks.tokenizers import check_name, embedding_rows
+
+    check_name(tokenizer)
+    pretrain.check_vocabulary(pretrain.resolve_config(spec), tokenizer, embedding_rows(tokenizer) or 0)
 
 
 def tokens(spec: PretrainSpec, rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> int:

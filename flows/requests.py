@@ -66,7 +66,7 @@ class PretrainRequest(PretrainSpec):
         text = None if isinstance(rows, DisjointRowsSpec) else self.corpus or CorpusSpec()
         made = builder.data("data", text, self.tokenise, rows)
         spec = narrowed(self, PretrainSpec, architecture=self.architecture or self.model.split("-")[0])
-        return goal(builder, builder.pretrain("data", spec, made))
+        return goal(builder, builder.pretrain("data", spec, made, rows, self.tokenise))
 
 
 class ClozeRequest(ClozeSpec):

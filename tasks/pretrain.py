@@ -24,6 +24,7 @@ from storage.tracking import NoTracking, Tracking
 from tasks.specs import PretrainSpec
 from tasks.training.checkpoints import LocalCheckpoints
 from tasks.training.engine import InProcess
+from tasks.training.data import resolve_objective
 from tasks.training.job import TOKENIZER, Job, accumulations, check_vocabulary, open_source, run_job
 
 VERSION = "1"
@@ -97,6 +98,7 @@ def _identity(spec: PretrainSpec, rows: str | None, shards: str | None) -> tuple
     if not identifier or identifier.rpartition("-")[0] != role:
         raise SpecError(f"training data {role!r} needs the id of a {role} artifact, got {identifier!r}")
     config = resolve_config(spec)
+    resolve_objective(spec.train, _reads_prefix(config), 0, spec.seed)          # refuses what does not fit
     resolved = {**spec.model_dump(mode="json"), "model": config.model_dump(mode="json"), "preset": spec.model}
     used = sorted({f"models.mixers.{config.mixers[name].kind}" for name in config.plan})
     return resolved, {role: identifier}, code_hash(["tasks.pretrain", *used])
@@ -107,7 +109,7 @@ def _check(job: Job) -> None:
     train = job.spec.train
     config = job.model_config()
     tokenizer = job.tokenizer()
-    check_vocabulary(config, tokenizer)
+    check_vocabulary(config, tokenizer.name, tokenizer.embedding_rows)
     if train.trainer == "in_process" and train.gpus_per_worker and not torch.cuda.is_available():
         raise SpecError("gpus_per_worker is 1 but this machine has no CUDA device; set it to 0 to train on the CPU")
     open_source(job, tokenizer, reads_prefix=_reads_prefix(config), workers=train.workers)

@@ -10,6 +10,7 @@ a killed run goes on from there. Group size, workers and restarts do not change 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -26,7 +27,7 @@ from storage.shards import RowTable, ShardWriter, token_schema
 from tasks import corpus as corpora
 from tasks.parallel import parallel_map
 from tasks.specs import TokeniseSpec
-from tasks.tokenizers import Tokenizer, check_name, load_tokenizer, train_bpe
+from tasks.tokenizers import Tokenizer, check_name, load_tokenizer, read_hugging_face, train_bpe
 
 KIND = "shards"
 TOKENIZER = "tokenizer"
@@ -37,16 +38,25 @@ GROUPS = ".groups"
 log = logs.get("tasks.tokenise")
 
 
+def resolve(spec: TokeniseSpec) -> dict:
+    """The spec, and the checksum of a tokenizer that comes from elsewhere. This is what gets hashed.
+
+    Raises TokenizerError for a name that is unknown or that nothing can be loaded from.
+    """
+    check_name(spec.tokenizer)
+    kind, _, argument = spec.tokenizer.partition(":")
+    outside = {"tokenizer_sha256": hashlib.sha256(read_hugging_face(argument).encode()).hexdigest()} if kind == "hf" else {}
+    return spec.model_dump(mode="json") | outside
+
+
 def plan(spec: TokeniseSpec, store: Store | None, corpus: str) -> str:
     """The id that `run` would return."""
-    check_name(spec.tokenizer)
-    return artifact_id(KIND, spec.model_dump(mode="json"), {"corpus": corpus}, code_hash([__name__]))
+    return artifact_id(KIND, resolve(spec), {"corpus": corpus}, code_hash([__name__]))
 
 
 def run(spec: TokeniseSpec, store: Store, corpus: str) -> str:
     """Make the shards of a corpus artifact unless they are there, and return their id."""
-    check_name(spec.tokenizer)
-    return store.produce(KIND, spec.model_dump(mode="json"), {"corpus": corpus}, code_hash([__name__]),
+    return store.produce(KIND, resolve(spec), {"corpus": corpus}, code_hash([__name__]),
                          lambda folder: build(spec, RowTable(store.path(corpus) / corpora.FILE), folder))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ GPT2_FILES = {
 # How GPT-2 splits text before merging: contractions, words, numbers, the rest, white space (one blank goes along).
 GPT2_PIECES = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 GPT2_MASK = 50263
+LONG_RUN = re.compile(r"\S{1000}(?=\S)")      # is broken up for training, which takes time by the square of its length
 
 
 class Tokenizer:
@@ -131,6 +133,14 @@ def check_name(name: str) -> None:
                          "hf:<path or name>, or the folder of a saved tokenizer")
 
 
+def embedding_rows(name: str) -> int | None:
+    """Rows that a model needs for a tokenizer of this name; None where only loading it tells."""
+    kind, _, argument = name.partition(":")
+    if kind in ("bpe", "ids"):
+        return int(argument)
+    return {"gpt2": GPT2_MASK + 1, "bytes": 256 + len(SPECIAL)}.get(name)
+
+
 def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
     """A byte-level BPE of `size` entries learnt from `texts`; the same texts give the same tokenizer."""
     from tokenizers import Tokenizer as Model
@@ -142,7 +152,7 @@ def train_bpe(texts: Iterable[str], size: int) -> Tokenizer:
     model.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=list(SPECIAL), show_progress=False,
                                   initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
-    model.train_from_iterator(texts, trainer)
+    model.train_from_iterator((LONG_RUN.sub(r"\g<0>\n", text) for text in texts), trainer)
     if model.get_vocab_size() != size:
         raise TokenizerError(f"the texts yield only {model.get_vocab_size()} entries, not {size}; "
                              f"use a smaller size than bpe:{size} or more text")
@@ -164,7 +174,7 @@ def _rebuild(name: str, model: str | None) -> Tokenizer:
             raise TokenizerError(f"tokenizer {name!r} is trained by the tokenise stage; load it from the folder "
                                  "`tokenizer` of a shards, rows or checkpoint artifact")
         return _trained(name, model)
-    return _hugging_face(name, model or _read_hugging_face(argument))
+    return _hugging_face(name, model or read_hugging_face(argument))
 
 
 @functools.cache
@@ -269,7 +279,7 @@ def _first(special: dict[str, int], wanted: Sequence[str], name: str) -> str:
     raise TokenizerError(f"tokenizer {name!r} has no end-of-text token; one of {', '.join(wanted)} is needed")
 
 
-def _read_hugging_face(argument: str) -> str:
+def read_hugging_face(argument: str) -> str:
     """The JSON of a tokenizer file, folder or name."""
     path = Path(argument)
     file = path / MODEL if path.is_dir() else path

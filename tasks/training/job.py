@@ -55,11 +55,11 @@ def open_source(job: Job, tokenizer: Tokenizer, reads_prefix: bool, *, worker: i
                         worker=worker, workers=workers)
 
 
-def check_vocabulary(config: ModelConfig, tokenizer: Tokenizer) -> None:
-    """SpecError unless the model has a row for every id, the mask included."""
-    if config.table_rows < tokenizer.embedding_rows:
-        raise SpecError(f"the model's embedding has {config.table_rows} rows, but tokenizer {tokenizer.name!r} needs "
-                        f"{tokenizer.embedding_rows}: set model_overrides vocabulary to {tokenizer.embedding_rows}")
+def check_vocabulary(config: ModelConfig, tokenizer: str, rows: int) -> None:
+    """SpecError unless the model has a row for every id of the tokenizer, the mask included."""
+    if config.table_rows < rows:
+        raise SpecError(f"the model's embedding has {config.table_rows} rows, but tokenizer {tokenizer!r} needs "
+                        f"{rows}: set model_overrides.vocabulary={rows}")
 
 
 def accumulations(job: Job) -> int:
@@ -74,7 +74,7 @@ def run_job(job: Job, make_engine: Callable[[LanguageModel], Engine], checkpoint
     torch.set_num_threads(spec.threads)
     seed_generators(job.spec.seed)
     tokenizer, config = job.tokenizer(), job.model_config()
-    check_vocabulary(config, tokenizer)
+    check_vocabulary(config, tokenizer.name, tokenizer.embedding_rows)
     model = build(config)
     parameters = model.cost(1).parameters  # before ZeRO-3 takes them apart
     engine = make_engine(model)

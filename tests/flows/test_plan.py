@@ -95,6 +95,24 @@ def test_the_same_work_asked_for_twice_is_one_stage(store):
     assert doubled.results["workloads"]["again"] == doubled.results["workloads"]["pydocs"]
 
 
+@pytest.mark.parametrize("settings", [
+    ["tokenise.tokenizer=gpt2"], ["workloads.disjoint.rows.vocabulary=5000"],
+    ["workloads.pydocs.architectures.jrt.model_overrides={vocabulary: 100}"]])
+def test_a_model_too_small_for_its_tokenizer_is_refused_before_any_work(store, settings):
+    with pytest.raises(SpecError, match="model's embedding"):
+        plan(studies.load("smoke", settings), store)
+
+
+def test_an_objective_that_does_not_fit_is_refused_before_any_work(store):
+    with pytest.raises(SpecError, match="does not fit"):
+        plan(studies.load("smoke", ["train.objective.kind=next_token"]), store)
+
+
+def test_the_tokens_of_one_training_are_those_of_its_rows(store):
+    request = PretrainRequest(model="jrt-mini", rows=DisjointRowsSpec(batches=10, batch_tokens=500))
+    assert request.plan(store).goal.weight == 5000
+
+
 def test_longer_trainings_weigh_more(store):
     quick = plan(studies.load("quick", SMALL), store)
     assert quick.stages["pydocs/pretrain/jrt/0"].weight > quick.stages["disjoint/pretrain/jrt/0"].weight > 0

@@ -124,6 +124,15 @@ def test_run_makes_an_artifact_once_and_plan_knows_its_name(tmp_path):
     assert tokenise.plan(spec(row_tokens=64), store, corpus) != planned
 
 
+def test_another_tokenizer_file_at_the_same_place_is_another_tokenizer(tmp_path):
+    file = tmp_path / "tokenizer.json"
+    file.write_text('{"one": 1}')
+    one = tokenise.plan(spec(tokenizer=f"hf:{file}"), None, "corpus-0")
+    assert tokenise.plan(spec(tokenizer=f"hf:{file}"), None, "corpus-0") == one
+    file.write_text('{"two": 2}')
+    assert tokenise.plan(spec(tokenizer=f"hf:{file}"), None, "corpus-0") != one
+
+
 def test_datasets_reads_the_shards(documents, tmp_path):
     import datasets
 
@@ -135,5 +144,7 @@ def test_datasets_reads_the_shards(documents, tmp_path):
 def test_mistakes_are_told_before_the_work(documents, tmp_path):
     with pytest.raises(CorpusError, match="less than one row of 100000"):
         tokenise.build(spec(row_tokens=100_000), documents, tmp_path / "out")
+    with pytest.raises(TokenizerError, match="neither a file or folder"):
+        tokenise.plan(spec(tokenizer="hf:/no/such/place"), None, "corpus-0000000000000000")
     with pytest.raises(TokenizerError, match="is unknown"):
         tokenise.run(spec(tokenizer="nonsense"), Store(tmp_path / "home"), "corpus-0000000000000000")

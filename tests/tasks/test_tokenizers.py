@@ -2,13 +2,14 @@
 
 import json
 import pickle
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import TokenizerError
-from tasks.tokenizers import GPT2_FILES, load_tokenizer, train_bpe
+from tasks.tokenizers import GPT2_FILES, embedding_rows, load_tokenizer, train_bpe
 
 TEXTS = ["name : value of it\n\nsize : (3, 4) floats\n" * 20, "Naïve Ωμέγα 東京 😁 \t tabs\n", "the cat sat on the mat " * 50]
 
@@ -137,6 +138,19 @@ def test_hugging_face_file_agrees_with_tiktoken(tmp_path):
 def test_mistakes_name_their_remedy(name, message):
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(name)
+
+
+def test_a_long_run_of_letters_costs_no_more_than_other_text():
+    """Merges within one piece of text take time by the square of its length; dumps of data are full of such pieces."""
+    began = time.process_time()
+    assert train_bpe(["x" * 200_000, *TEXTS], 300).vocabulary_size == 300
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bytes", "ids:40"])
+def test_a_name_tells_the_rows_that_a_model_needs(name, bpe):
+    assert embedding_rows(name) == load_tokenizer(name).embedding_rows
+    assert embedding_rows(bpe.name) == bpe.embedding_rows and embedding_rows("hf:x") is None
 
 
 def test_too_little_text_for_the_size():
