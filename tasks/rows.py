@@ -195,6 +195,7 @@ def _write_disjoint(path: Path, batches: Iterable[disjoint_rows.DisjointBatch], 
 
 def _inputs(spec: RecallRowsSpec | DisjointRowsSpec, corpus: str | None, shards: str | None) -> dict[str, str]:
     if isinstance(spec, DisjointRowsSpec):
+        disjoint_rows.check(spec)
         return {}
     if corpus is None or shards is None:
         raise SpecError("recall rows need a corpus and the shards that carry its tokenizer; give both ids")

@@ -312,4 +312,6 @@ def test_sets_that_do_not_fit_are_refused():
         rows.build_disjoint(DisjointRowsSpec(vocabulary=128), None)
     with pytest.raises(SpecError, match="1 <= small <= large"):
         rows.build_disjoint(DisjointRowsSpec(sizes=((16, 4),)), None)
+    with pytest.raises(SpecError, match="1 <= small <= large"):
+        rows.plan(DisjointRowsSpec(sizes=((16, 4),)), None)
     disjoint_rows.check(DisjointRowsSpec(vocabulary=136))
