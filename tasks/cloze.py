@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from storage.artifacts import Store, artifact_id
-from storage.errors import SpecError
+from storage.errors import CorpusError, SpecError
 from storage.identity import code_hash
 from storage.progress import progress
 from storage.shards import RowTable, ShardWriter
@@ -67,6 +67,11 @@ def run(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | 
                 sums["prompts"] += 1
                 sums["tokens"] += row.tokens
                 sums["longest"] = max(sums["longest"], row.tokens)
+        if not sums["prompts"]:
+            why = ", ".join(f"{reason} {count}" for reason, count in counts.rejected.items())
+            raise CorpusError(f"no prompt of task {task.name!r} can be written: " + (f"rejected are {why}" if why else
+                              f"the {resolved.split} split has no documents for it") + "; use other or more text, or "
+                              "allow longer documents and prompts (document_tokens, total_tokens)")
         return {**sums, "documents": dict(counts.documents), "items": dict(counts.items),
                 "rejected": dict(counts.rejected), "tokenizer": tokenizer.name,
                 "generation_tokens": min(resolved.generation_tokens, task.generation_tokens or 1 << 30),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage.artifacts import Store
-from storage.errors import SpecError
+from storage.errors import CorpusError, SpecError
 from storage.shards import RowTable
 from tasks import cloze, prompts, recall_rows
 from tasks.composing import Composer, cut_around
@@ -322,6 +322,16 @@ def test_disjoint_needs_no_corpus_and_pydocs_does(home):
     assert store.manifest(made).counts["generation_tokens"] == 1 and store.manifest(made).counts["metric"] == "exact"
     with pytest.raises(SpecError, match="corpus and the shards"):
         cloze.run(ClozeSpec(task="pydocs"), store)
+
+
+def test_prompts_that_would_be_none_are_refused(home, monkeypatch):
+    store = Store()
+    corpus, shards = artifacts(store)
+    with pytest.raises(CorpusError, match="no prompt of task 'pydocs' can be written: rejected are .*prompt_too_long"):
+        cloze.run(ClozeSpec(task="pydocs", total_tokens=60), store, corpus=corpus, shards=shards)
+    monkeypatch.setattr(cloze, "_splits", lambda path: lambda split: [])
+    with pytest.raises(CorpusError, match="the test split has no documents"):
+        cloze.run(ClozeSpec(task="pydocs"), store, corpus=corpus, shards=shards)
 
 
 # ------------------------------------------------------------------------------------------------------------- preview
