@@ -147,7 +147,9 @@ def _triton_on_hopper(versions, found) -> Iterator[tuple[str, str]]:
 def _places(versions, found) -> Iterator[tuple[str, str]]:
     place = local_home()
     existing = place if place.exists() else place.parent
-    if existing.exists() and not os.access(existing, os.W_OK):
+    if existing.exists() and not existing.is_dir():
+        yield f"{existing} is not a folder", "set REREAD_HOME to a folder of yours"
+    elif existing.exists() and not os.access(existing, os.W_OK):
         yield f"{existing} cannot be written", "set REREAD_HOME to a folder of yours"
     if _free(place) < LEAST_FREE_BYTES:
         yield (f"only {size(_free(place))} are free under {place}",

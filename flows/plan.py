@@ -13,6 +13,7 @@ from typing import Any
 
 from flows import studies
 from storage.artifacts import Store
+from storage.errors import SpecError
 from tasks.specs import (
     BenchSpec,
     ClozeSpec,
@@ -145,6 +146,8 @@ class Builder:
         return made
 
     def workload(self, name: str, workload: Workload) -> dict[str, Any]:
+        for evaluation in workload.evaluations:
+            check_readable(evaluation.cloze, tokenizer_of(workload.rows, workload.tokenise))
         made = self.data(name, workload.corpus, workload.tokenise, workload.rows)
         prompts = {evaluation.cloze.task: self.cloze(name, evaluation.cloze, made)
                    for evaluation in workload.evaluations}
@@ -166,7 +169,7 @@ class Builder:
 
     def pretrain(self, name: str, spec: PretrainSpec, made: dict[str, str],
                  rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> str:
-        check_vocabulary(spec, f"ids:{rows.vocabulary}" if isinstance(rows, DisjointRowsSpec) else tokenise.tokenizer)
+        check_vocabulary(spec, tokenizer_of(rows, tokenise))
         roles = ("shards",) if spec.train.data == "shards" else ("rows", "shards")
         return self.add("pretrain", f"pretrain {spec.architecture} seed {spec.seed} on {name} {spec.train.data}", spec,
                         {role: made[role] for role in roles if role in made},
@@ -189,6 +192,26 @@ def trainings(workload: Workload) -> Iterator[PretrainSpec]:
         for label, architecture in workload.architectures.items():
             yield PretrainSpec(architecture=label, model=architecture.model, seed=seed,
                                model_overrides=architecture.model_overrides, train=studies.training(workload, label))
+
+
+def tokenizer_of(rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> str:
+    """The tokenizer of what a model is trained on."""
+    return f"ids:{rows.vocabulary}" if isinstance(rows, DisjointRowsSpec) else tokenise.tokenizer
+
+
+def check_readable(spec: ClozeSpec, tokenizer: str) -> None:
+    """SpecError before any work when prompts are made of ids that a model trained with `tokenizer` does not know, or
+    of text that it cannot read."""
+    from tasks import cloze
+    from tasks.tokenizers import embedding_rows
+
+    task, options, _ = cloze.resolve(spec)
+    own = task.vocabulary_tokenizer(options)
+    if own == tokenizer or own is None and not tokenizer.startswith("ids:"):
+        return
+    if own is None or not tokenizer.startswith("ids:") or embedding_rows(own) > embedding_rows(tokenizer):
+        raise SpecError(f"prompts of task {spec.task!r} are written in {own or 'text'}, the models are trained on "
+                        f"{tokenizer}; change rows or task_options so that they agree")
 
 
 def check_vocabulary(spec: PretrainSpec, tokenizer: str) -> None:

@@ -24,6 +24,7 @@ from flows.processes import ProcessId, adopt_orphans, descendants, stop
 from flows.services import ORDER, folder, running
 from storage import logs
 from storage.errors import ServiceError
+from storage.home import make_folder
 
 OBJECT_STORE_BYTES = 256 << 20
 START_ATTEMPTS = 3           # its node must be up within 30 s, which a busy machine misses
@@ -125,7 +126,7 @@ class Session:
         if now <= self.seen and self.path.exists():
             return
         self.seen |= now
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps({"driver": [self.me.pid, self.me.started], "ray": self.ray_folder,
                                        "processes": [[p.pid, p.started] for p in self.seen]}))

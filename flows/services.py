@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flows.processes import ProcessId, Record, answers, free_port, launch, stop, tail, wait_until_answers
 from storage.errors import ServiceError
-from storage.home import local_home
+from storage.home import local_home, make_folder
 
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050
 ORDER = ("prefect", "mlflow", "deployments")      # started in this order, stopped in the opposite one
@@ -80,7 +80,7 @@ def _stop_if_last() -> None:
 @contextmanager
 def _user_of(name: str) -> Iterator[None]:
     """Hold a shared lock for as long as this process uses the service."""
-    folder().mkdir(parents=True, exist_ok=True)
+    make_folder(folder())
     with open(folder() / f".{name}.users", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         _held[name] = lock
@@ -107,7 +107,7 @@ def _other_users(name: str) -> bool:
 
 @contextmanager
 def _exclusive(name: str) -> Iterator[None]:
-    folder().mkdir(parents=True, exist_ok=True)
+    make_folder(folder())
     with open(folder() / f".{name}.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -285,6 +285,9 @@ def _names(folder: Path) -> list[str]:
         return sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise ArtifactError(f"cannot look into {folder}: {error.strerror}; set REREAD_HOME to a folder that can be read"
+                            ) from error
 
 
 def _sync(folder: Path) -> None:

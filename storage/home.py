@@ -6,6 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from storage.errors import ArtifactError
+
 DEFAULT = ".reread"
 
 
@@ -25,6 +27,16 @@ def absolute(root: str | os.PathLike) -> str:
 def is_url(root: str) -> bool:
     """True for `scheme://…`, which fsspec opens; False for a local path."""
     return "://" in root
+
+
+def make_folder(folder: Path) -> Path:
+    """A folder below the home, made if it is not there. `ArtifactError` when that cannot be done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"cannot make the folder {folder}: {error.strerror}; set REREAD_HOME to a folder that can "
+                            "be written") from error
+    return folder
 
 
 def local_home(root: str | None = None) -> Path:

@@ -23,8 +23,8 @@ from storage.identity import code_hash
 from storage.tracking import NoTracking, Tracking
 from tasks.specs import PretrainSpec
 from tasks.training.checkpoints import LocalCheckpoints
-from tasks.training.engine import InProcess
 from tasks.training.data import resolve_objective
+from tasks.training.engine import InProcess
 from tasks.training.job import TOKENIZER, Job, accumulations, check_vocabulary, open_source, run_job
 
 VERSION = "1"

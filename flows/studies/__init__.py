@@ -53,14 +53,26 @@ def read(path: Path) -> Any:
     """
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """A name that stands twice is an error: otherwise the last one wins and the first is lost in silence."""
+
+        def construct_mapping(self, node, deep=False):
+            seen = set()
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands there twice", key.start_mark)
+                if isinstance(key, yaml.ScalarNode):
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        data = overrides.plain(yaml.load(path.read_text(encoding="utf-8"), Loader))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError, RecursionError) as error:
         raise SpecError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(data, dict):
         raise SpecError(f"{path} holds {type(data).__name__}, expected a mapping of field names to values")
     data.pop("shared", None)                            # YAML anchors live there
-    return overrides.plain(data)
+    return data
 
 
 def changed(study: StudySpec, settings: Sequence[str]) -> StudySpec:
@@ -100,6 +112,8 @@ def check(study: StudySpec, source: str) -> None:
     if not study.workloads:
         raise SpecError(f"{source}: workloads: there is none; a study needs at least one")
     for name, workload in study.workloads.items():
+        if "/" in name:
+            raise SpecError(f"{source}: workloads: a name has no '/', got {name!r}")
         if not workload.architectures:
             raise SpecError(f"{source}: workloads.{name}.architectures: there is none; give at least one")
         if not workload.seeds or min(workload.seeds) < 0 or len(set(workload.seeds)) < len(workload.seeds):

@@ -224,6 +224,16 @@ def test_a_score_of_one_document_is_told_without_an_interval(home, capsys):
     assert "1.000  –" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments", [["list"], ["show", "corpus-0"], ["study", "run", "smoke"], ["up", "--detach"]])
+def test_a_home_that_is_no_folder_is_a_mistake(reread, tmp_path, arguments):
+    place = tmp_path / "file"
+    place.touch()
+    answer = reread("--home", str(place), *arguments)
+    assert answer.code == 2 and answer.out == ""
+    assert str(place) in answer.err and "set REREAD_HOME to a folder" in answer.err
+    assert f"{place} is not a folder" in reread("--home", str(place), "doctor").out
+
+
 def test_a_single_stage_runs_here_and_is_not_done_twice(reread):
     """Prompts of a task that brings its own data: no corpus, no server, no Ray."""
     arguments = ("cloze", "--task", "disjoint", "--limit", "2", "--set", "task_options.sizes=[[4, 8]]", "--json")

@@ -103,6 +103,16 @@ def test_a_model_too_small_for_its_tokenizer_is_refused_before_any_work(store, s
         plan(studies.load("smoke", settings), store)
 
 
+@pytest.mark.parametrize("settings, words", [
+    (["workloads.disjoint.rows.vocabulary=32"], "'disjoint' are written in ids:64, the models are trained on ids:32"),
+    (["workloads.disjoint.evaluations.0.cloze={task: lookup}"], "'lookup' are written in text"),
+    (["workloads.pydocs.evaluations.0.cloze={task: disjoint}"], "are written in ids:256.*trained on bpe:512"),
+])
+def test_prompts_that_the_models_cannot_read_are_refused_before_any_work(store, settings, words):
+    with pytest.raises(SpecError, match=words):
+        plan(studies.load("smoke", settings), store)
+
+
 def test_an_objective_that_does_not_fit_is_refused_before_any_work(store):
     with pytest.raises(SpecError, match="does not fit"):
         plan(studies.load("smoke", ["train.objective.kind=next_token"]), store)

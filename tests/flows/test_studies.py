@@ -103,6 +103,9 @@ def test_a_study_that_contradicts_itself_is_refused(settings, words):
     (("batches: 5", "batchez: 5"), ["workloads.sets.rows.batchez", "no such field"]),
     (("name: mine", "name: [mine"), ["YAML"]),
     (("estimated_minutes: 1", ""), ["estimated_minutes: missing"]),
+    (("batches: 5", "batches: 5, batches: 6"), ["'batches'", "twice", "line 7"]),
+    (("about: a test", "about: &a [*a]"), ["cannot be read"]),
+    (("  sets:", "  a/b:"), ["no '/'", "'a/b'"]),
 ])
 def test_a_wrong_file_is_refused_naming_file_and_field(tmp_path, change, words):
     with pytest.raises(SpecError) as error:
