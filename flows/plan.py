@@ -43,6 +43,7 @@ class Stage:
     artifact: str
     exists: bool
     after: tuple[str, ...] = ()    # keys of the stages that make the inputs
+    tokens: int = 0                # trained on, in all
     weight: float = 0.0            # expected cost, only compared with others: the longest start first
     tags: dict[str, str] = field(default_factory=dict)
 
@@ -120,14 +121,14 @@ class Builder:
         self.stages: dict[str, Stage] = {}
         self.makers: dict[str, str] = {}          # artifact id -> key of the stage that makes it
 
-    def add(self, kind: str, title: str, spec: Spec, inputs: dict[str, str], key: str, weight: float = 0.0,
-            tags: dict[str, str] | None = None) -> Stage:
+    def add(self, kind: str, title: str, spec: Spec, inputs: dict[str, str], key: str, tokens: int = 0,
+            weight: float = 0.0, tags: dict[str, str] | None = None) -> Stage:
         artifact = identify(kind, spec, self.store, inputs)
         if artifact not in self.makers:
             self.makers[artifact] = key
             after = tuple(self.makers[made] for made in inputs.values() if made in self.makers)
             self.stages[key] = Stage(key, kind, title, spec, inputs, artifact, self.store.exists(artifact), after,
-                                     weight, {**self.tags(kind), **(tags or {})})
+                                     tokens, weight, {**self.tags(kind), **(tags or {})})
         return self.stages[self.makers[artifact]]
 
     def tags(self, kind: str) -> dict[str, str]:
@@ -170,10 +171,11 @@ class Builder:
     def pretrain(self, name: str, spec: PretrainSpec, made: dict[str, str],
                  rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> str:
         check_vocabulary(spec, tokenizer_of(rows, tokenise))
+        seen = tokens(spec, rows, tokenise)
         roles = ("shards",) if spec.train.data == "shards" else ("rows", "shards")
         return self.add("pretrain", f"pretrain {spec.architecture} seed {spec.seed} on {name} {spec.train.data}", spec,
                         {role: made[role] for role in roles if role in made},
-                        f"{name}/pretrain/{spec.architecture}/{spec.seed}", tokens(spec, rows, tokenise),
+                        f"{name}/pretrain/{spec.architecture}/{spec.seed}", seen, seen * parameters(spec),
                         {"architecture": spec.architecture, "seed": str(spec.seed), "workload": name}).artifact
 
     def evaluate(self, name: str, label: str, seed: int, task: str, spec: EvaluateSpec, checkpoint: str,
@@ -221,6 +223,17 @@ def check_vocabulary(spec: PretrainSpec, tokenizer: str) -> None:
 
     check_name(tokenizer)
     pretrain.check_vocabulary(pretrain.resolve_config(spec), tokenizer, embedding_rows(tokenizer) or 0)
+
+
+def parameters(spec: PretrainSpec) -> int:
+    """Parameters of the model, counted without its weights."""
+    import torch
+
+    from models import LanguageModel
+    from tasks.pretrain import resolve_config
+
+    with torch.device("meta"):
+        return sum(p.numel() for p in LanguageModel(resolve_config(spec), initialise=False).parameters())
 
 
 def tokens(spec: PretrainSpec, rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> int:

@@ -43,7 +43,7 @@ def gather(planned: Plan, store: Store) -> dict[str, Any]:
     missing = planned.missing()
     return {"artifacts": [{"id": stage.artifact, "kind": stage.artifact.rpartition("-")[0], "exists": stage.exists}
                           for stage in planned.stages.values()],
-            "parameters": parameters, "tokens": int(sum(stage.weight for stage in missing)),
+            "parameters": parameters, "tokens": sum(stage.tokens for stage in missing),
             "state_bytes": state_bytes, "disk_bytes": int(sum(disk(stage, parameters) for stage in missing))}
 
 

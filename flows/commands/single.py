@@ -82,6 +82,8 @@ def tell(kind: str, planned: Plan, store: Store, json: bool, did: int) -> None:
     artifact = planned.goal.artifact
     folder = store.path(artifact)
     manifest = store.manifest(artifact)
+    if kind in ("evaluate", "bench"):
+        store.verify(artifact)
     if kind == "evaluate":
         scores = with_controls(json_format.loads((folder / "scores.json").read_text(encoding="utf-8")))
         if json:

@@ -120,12 +120,13 @@ def test_an_objective_that_does_not_fit_is_refused_before_any_work(store):
 
 def test_the_tokens_of_one_training_are_those_of_its_rows(store):
     request = PretrainRequest(model="jrt-mini", rows=DisjointRowsSpec(batches=10, batch_tokens=500))
-    assert request.plan(store).goal.weight == 5000
+    assert request.plan(store).goal.tokens == 5000
 
 
 def test_longer_trainings_weigh_more(store):
     quick = plan(studies.load("quick", SMALL), store)
     assert quick.stages["pydocs/pretrain/jrt/0"].weight > quick.stages["disjoint/pretrain/jrt/0"].weight > 0
+    assert quick.stages["pydocs/pretrain/jrt/0"].weight > quick.stages["pydocs/pretrain/transformer/0"].weight
 
 
 def test_stages_that_drive_others_hold_no_core(smoke):
