@@ -54,6 +54,7 @@ def run(spec: EvaluateSpec, store: Store, checkpoint: str, prompts: str, trackin
 
     def build(folder: Path) -> dict[str, Any]:
         written = store.manifest(prompts)
+        store.verify(checkpoint)                     # arrow files are checked when they are opened, weights are not
         table = RowTable(store.path(prompts) / "prompts.arrow")
         rows = _answered(spec, written, table, store.path(checkpoint), folder)
         with ShardWriter(folder / "predictions.arrow", SCHEMA) as writer:

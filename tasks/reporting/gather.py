@@ -79,8 +79,10 @@ def gather(store: Store, results: dict[str, Any]) -> Gathered:
                                          _json(folder / "summary.json"), list(_lines(folder / "curve.jsonl"))))
         for name, scores in parts.get("scores", {}).items():
             architecture, seed, _ = name.split("/", 2)
+            store.verify(scores)
             _read_scores(found, store.path(scores), workload, architecture, int(seed))
     if results.get("timings"):
+        store.verify(results["timings"])
         found.timings = _json(store.path(results["timings"]) / "timings.json")
     return found
 

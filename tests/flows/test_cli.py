@@ -207,6 +207,7 @@ def test_a_score_of_one_document_is_told_without_an_interval(home, capsys):
 
     from flows.commands.single import tell
     from storage.artifacts import Store
+    from storage.errors import ArtifactError
     from tasks.evaluate import score_rows
     from tasks.specs import EvaluateSpec
 
@@ -222,6 +223,9 @@ def test_a_score_of_one_document_is_told_without_an_interval(home, capsys):
     artifact = store.produce("scores", {}, {}, "code", build)
     tell("evaluate", SimpleNamespace(goal=SimpleNamespace(artifact=artifact)), store, json=False, did=1)
     assert "1.000  –" in capsys.readouterr().out
+    (store.path(artifact) / "scores.json").write_text("[]")
+    with pytest.raises(ArtifactError, match="scores.json"):
+        tell("evaluate", SimpleNamespace(goal=SimpleNamespace(artifact=artifact)), store, json=False, did=0)
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["show", "corpus-0"], ["study", "run", "smoke"], ["up", "--detach"]])

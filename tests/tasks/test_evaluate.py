@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -362,6 +363,18 @@ def test_prompts_of_another_tokenizer_are_refused(world, tmp_path):
     model = checkpoint(store, load_tokenizer("bytes"), plan=("linear",))
     with pytest.raises(ArtifactError, match="same shards artifact"):
         evaluate.run(spec(), store, model, prompts)
+
+
+def test_damaged_weights_give_no_score(world, tmp_path):
+    store, model, prompts = world
+    copied = Store(tmp_path)
+    shutil.copytree(store.folder, copied.folder, dirs_exist_ok=True)
+    weights = copied.path(model) / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ArtifactError, match="model.safetensors"):
+        evaluate.run(spec(seed=99), copied, model, prompts)
 
 
 def test_more_generation_than_the_prompts_left_room_for_is_refused(world):

@@ -8,6 +8,7 @@ import pytest
 
 from models import ModelConfig, build, preset, save_model
 from storage.artifacts import Store
+from storage.errors import ArtifactError
 from storage.shards import ShardWriter
 from tasks import report
 from tasks.reporting.compare import claim_note
@@ -119,6 +120,15 @@ def test_three_seeds_speak_of_architectures(home):
     made = report.run(study(seeds=(0, 1, 2)), store, results(store, seeds=(0, 1, 2)))
     assert "3 training seeds" in (store.path(made) / "report.md").read_text()
     assert "about these checkpoints" in claim_note(1) and "about these checkpoints" in claim_note(2)
+
+
+def test_scores_that_were_changed_are_not_reported(home):
+    store = Store()
+    made = results(store)
+    path = store.path(made["workloads"]["pydocs"]["scores"]["good/0/pydocs"]) / "scores.json"
+    path.write_text(path.read_text() + " ")
+    with pytest.raises(ArtifactError, match="scores.json"):
+        report.run(study(), store, made)
 
 
 def test_the_planned_id_is_the_made_id(home):
