@@ -16,6 +16,7 @@ import urllib.request
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from urllib.parse import urlparse
 
 import psutil
 
@@ -141,14 +142,26 @@ def answers(url: str, timeout: float = 1.0) -> bool:
         return False
 
 
+def listens(pid: int, port: int | None) -> bool:
+    """Whether this process or one that descends from it listens on the port; True where the system does not tell."""
+    try:
+        process = psutil.Process(pid)
+        return any(connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+                   for one in (process, *process.children(recursive=True)) for connection in one.net_connections("tcp"))
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
 def wait_until_answers(url: str, process: subprocess.Popen, name: str, log: Path, timeout: float = 120.0) -> None:
-    """Poll `url` until it answers. ServiceError with the end of the log when the process dies or time runs out."""
+    """Poll `url` until this process, not another that has the port, answers there. ServiceError with the end of the log when the process dies or time runs out."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise ServiceError(f"{name} ended with status {process.returncode} before it answered at {url}. "
                                f"The end of {log}:\n{tail(log)}")
-        if answers(url):
+        if answers(url) and listens(process.pid, urlparse(url).port):
             return
         time.sleep(0.1)
     raise ServiceError(f"{name} did not answer at {url} within {timeout:.0f} s. The end of {log}:\n{tail(log)}")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flows.processes import ProcessId, Record, answers, free_port, launch, stop, tail, wait_until_answers
+from flows.processes import ProcessId, Record, answers, free_port, launch, port_free, stop, tail, wait_until_answers
 from storage.errors import ServiceError
 from storage.home import local_home, make_folder
 
@@ -116,23 +116,25 @@ def _exclusive(name: str) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------------------ starting
 def start_prefect(owner: str, meanwhile: Callable[[], None] = lambda: None) -> Record:
     """Start the API server on SQLite in `<home>/prefect`; returns when it answers."""
-    port = free_port(PREFECT_PORT)
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    url = f"http://127.0.0.1:{port}"
-    return _start("prefect", command, owner, url, f"{url}/api/health",
-                  {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": os.environ["PREFECT_HOME"]}, meanwhile)
+    def start(port: int) -> Record:
+        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+        url = f"http://127.0.0.1:{port}"
+        return _start("prefect", command, owner, url, f"{url}/api/health",
+                      {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": os.environ["PREFECT_HOME"]}, meanwhile)
+    return _on_a_port(PREFECT_PORT, start)
 
 
 def start_mlflow(owner: str) -> Record:
     """Start MLflow's pages over the same SQLite file that runs write to directly."""
-    port = free_port(MLFLOW_PORT)
-    home = local_home()
-    home.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-               "--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}",
-               "--default-artifact-root", f"file://{home / 'mlflow-artifacts'}"]
-    url = f"http://127.0.0.1:{port}"
-    return _start("mlflow", command, owner, url, f"{url}/health", {})
+    home = make_folder(local_home())
+
+    def start(port: int) -> Record:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+                   "--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}",
+                   "--default-artifact-root", f"file://{home / 'mlflow-artifacts'}"]
+        url = f"http://127.0.0.1:{port}"
+        return _start("mlflow", command, owner, url, f"{url}/health", {})
+    return _on_a_port(MLFLOW_PORT, start)
 
 
 def start_deployments(owner: str, api: str, mlflow: str) -> Record:
@@ -142,6 +144,18 @@ def start_deployments(owner: str, api: str, mlflow: str) -> Record:
     command = [sys.executable, "-m", "flows.deployments", str(ready)]
     environment = {"PREFECT_API_URL": api, "REREAD_MLFLOW_URL": mlflow, "PYTHONUNBUFFERED": "1"}
     return _start("deployments", command, owner, None, ready.exists, environment)
+
+
+def _on_a_port(preferred: int, start: Callable[[int], Record]) -> Record:
+    """A server on the preferred port if that is free, else on another. One that loses the port to somebody else while
+    it starts, which takes seconds, is started again elsewhere."""
+    port = free_port(preferred)
+    try:
+        return start(port)
+    except ServiceError:
+        if port_free(port):
+            raise
+    return start(free_port(0))
 
 
 def _start(name: str, command: list[str], owner: str, url: str | None, ready: str | Callable[[], bool],

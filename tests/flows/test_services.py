@@ -146,6 +146,25 @@ def test_down_leaves_the_server_of_a_study_under_way(small_servers):
     assert services.down() == [left]
 
 
+def test_a_server_that_loses_its_port_while_it_starts_moves_to_another(home, sleeper, monkeypatch):
+    """Two studies that start at once, in homes of their own, both find 4200 free; the other one gets it."""
+    taken, free_port = services.free_port(0), services.free_port
+    other = sleeper(SERVER.replace("int(sys.argv[1])", str(taken)))
+    url = f"http://127.0.0.1:{taken}/"
+    while not answers(url):
+        assert other.poll() is None
+    monkeypatch.setattr(services, "free_port", lambda preferred: preferred or free_port(0))
+
+    def start(port):
+        return services._start("prefect", [sys.executable, "-c", SERVER, str(port)], "run", f"http://127.0.0.1:{port}",
+                               f"http://127.0.0.1:{port}/", {})
+
+    record = services._on_a_port(taken, start)
+    assert record.url != url.rstrip("/") and answers(record.url)
+    services.stop([record.process])
+    assert other.poll() is None
+
+
 def test_a_server_that_does_not_start_leaves_no_record(home):
     with pytest.raises(ServiceError, match="broken at once"):
         services._start("mlflow", [sys.executable, "-c", "raise SystemExit('broken at once')"], "run",
