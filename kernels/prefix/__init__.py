@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import torch
 
+from kernels.backends import choose_backend
 from kernels.errors import LayoutError
 from kernels.prefix.chunked import prefix_chunked
 from kernels.prefix.naive import prefix_naive
-from kernels.taylor import TaylorState, check_inputs, choose_backend, taylor
+from kernels.taylor import TaylorState, check_inputs, taylor
 from kernels.taylor.features import without_autocast
 
 __all__ = ["prefix"]
@@ -33,7 +34,7 @@ def prefix(
         Others, returns and errors: `kernels.taylor.taylor`.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
-    backend = choose_backend("prefix", backend)
+    backend = choose_backend("prefix", backend, q_BLHK.device)
     B, M, H, K = k_enc_BMHK.shape
     expected = (q_BLHK.shape[0], M, *q_BLHK.shape[2:])
     if k_enc_BMHK.shape != expected or v_enc_BMHV.shape != (*expected[:3], v_BLHV.shape[-1]) or len(prefix_B) != B:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from kernels.backends import choose_backend
 from kernels.errors import LayoutError
 from kernels.short_conv.chunked import short_conv_chunked
 from kernels.short_conv.naive import short_conv_naive
-from kernels.taylor import choose_backend
 
 __all__ = ["short_conv", "short_conv_step"]
 
@@ -27,7 +27,7 @@ def short_conv(
     Raises:
         LayoutError: shapes that do not belong together. UnsupportedUse: a backend that is not built.
     """
-    backend = choose_backend("short_conv", backend)
+    backend = choose_backend("short_conv", backend, x_BLD.device)
     if x_BLD.dim() != 3 or weight_DK.dim() != 2 or weight_DK.shape[0] != x_BLD.shape[-1]:
         raise LayoutError(
             f"expected x (B, L, D) and weight (D, K); got {tuple(x_BLD.shape)} and {tuple(weight_DK.shape)}")

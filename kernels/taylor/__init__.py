@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels.errors import LayoutError, UnsupportedUse
+from kernels.backends import choose_backend
+from kernels.errors import LayoutError
 from kernels.taylor.chunked import taylor_chunked
 from kernels.taylor.features import expanded_width, without_autocast
 from kernels.taylor.naive import feature_map, taylor_naive
@@ -37,7 +38,7 @@ def taylor(
         LayoutError: shapes that do not belong together. UnsupportedUse: a backend that is not built.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
-    backend = choose_backend("taylor", backend)
+    backend = choose_backend("taylor", backend, q_BLHK.device)
     B, L, H, K = q_BLHK.shape
     scale = K**-0.5 if scale is None else scale
     if L == 0:
@@ -52,17 +53,6 @@ def taylor(
                 q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, decay_H=decay_H,
                 chunk=chunk, return_state=return_state)
     return (y, state) if return_state else y
-
-
-def choose_backend(operation: str, backend: str) -> str:
-    """"auto" is the fastest form that runs here; "triton" is refused until it is built."""
-    if backend in ("auto", "chunked"):
-        return "chunked"
-    if backend == "naive":
-        return backend
-    if backend == "triton":
-        raise UnsupportedUse(f"{operation}: backend 'triton' is not built yet; use 'auto', 'chunked' or 'naive'")
-    raise UnsupportedUse(f"{operation}: unknown backend {backend!r}; choose 'auto', 'naive' or 'chunked'")
 
 
 def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

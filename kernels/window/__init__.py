@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from kernels.backends import choose_backend
 from kernels.errors import LayoutError
-from kernels.taylor import check_inputs, choose_backend
+from kernels.taylor import check_inputs
 from kernels.taylor.features import without_autocast
 from kernels.window.chunked import window_chunked
 from kernels.window.naive import window_naive
@@ -30,7 +31,7 @@ def window(
         LayoutError: shapes that do not belong together, or window < 1. UnsupportedUse: a backend that is not built.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
-    backend = choose_backend("window", backend)
+    backend = choose_backend("window", backend, q_BLHK.device)
     if window < 1:
         raise LayoutError(f"window: got {window}, expected at least 1, the token itself")
     if past_k is not None and (past_v is None or past_B is None or past_k.shape[:2] != past_v.shape[:2]):

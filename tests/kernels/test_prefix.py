@@ -102,7 +102,7 @@ def test_decoding_goes_on_from_the_merged_state():
 
 def test_refusals():
     leaves = row(5, 4, gradient=False)
-    with pytest.raises(UnsupportedUse, match="prefix: backend 'triton' is not built yet"):
+    with pytest.raises(UnsupportedUse, match="prefix: .*backend 'triton'"):
         prefix(*leaves, prefixes(4), backend="triton")
     with pytest.raises(LayoutError, match="one prefix length a row"):
         prefix(*leaves, prefixes(4)[:2])
