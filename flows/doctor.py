@@ -18,14 +18,18 @@ from flows import services
 from flows.commands.output import document, say, size, table
 from flows.processes import answers, port_free
 from flows.ray_runner import OBJECT_STORE_BYTES
+from kernels import toolchain
+from kernels.backends import DISTRIBUTIONS
+from kernels.toolchain import Rule
+from kernels.triton_mode import library_version, triton_version
 from storage.errors import ServiceError
 from storage.home import home, is_url, local_home
 
 LIBRARIES = ("torch", "triton", "ray", "prefect", "prefect-ray", "mlflow", "deepspeed", "transformers", "datasets",
              "pyarrow", "tokenizers", "tiktoken", "pydantic", "numpy")
+OPTIONAL = ("flash-linear-attention", "mamba-ssm", "flash-attn")
 PORTS = {"prefect": services.PREFECT_PORT, "mlflow": services.MLFLOW_PORT}
 LEAST_FREE_BYTES = 1_000_000_000
-HOPPER, BAD_ON_HOPPER = (9, 0), ((3, 4, 0), (3, 7, 1))      # wrong gradients of delta-rule kernels, fixed in 3.7.1
 OLD_LOCK_SECONDS = 600
 
 
@@ -44,12 +48,15 @@ def examine(json: bool) -> None:
 
 
 def gather() -> dict[str, Any]:
-    """{ok, versions, devices, known_bad: [{problem, remedy}], paths, ports, services}."""
+    """{ok, versions, devices, known_bad: [{problem, remedy}], toolchain: [rule], paths, ports, services}."""
     versions = {"python": platform.python_version(), "reread": version("reread"),
-                **{name: version(name) for name in LIBRARIES}}
+                **{name: version(name) for name in (*LIBRARIES, *OPTIONAL)}}
     found = devices()
     problems = list(known_bad(versions, found))
-    return {"ok": not problems, "versions": versions, "devices": found, "known_bad": problems, "paths": paths(),
+    concerning = _concerning(found)
+    rules = [{**row, "here": rule in concerning} for row, rule in zip(toolchain.table(), toolchain.RULES)]
+    return {"ok": not problems, "versions": versions, "devices": found, "known_bad": problems, "toolchain": rules,
+            "paths": paths(),
             "ports": {name: {"port": port, "state": state_of_port(name, port)} for name, port in PORTS.items()},
             "services": [name for name in services.ORDER if services.running(name)]}
 
@@ -100,7 +107,7 @@ def state_of_port(name: str, port: int) -> str:
 
 def known_bad(versions: dict[str, str | None], found: dict[str, Any]) -> Iterator[dict[str, str]]:
     """Combinations and conditions that were seen to fail."""
-    for check in (_python, _requirements, _kernels_name, _triton_on_hopper, _places, _addresses, _stale_build):
+    for check in (_python, _requirements, _kernels_name, _kernel_rules, _places, _addresses, _stale_build):
         for problem, remedy in check(versions, found):
             yield {"problem": problem, "remedy": remedy}
 
@@ -135,13 +142,18 @@ def _kernels_name(versions, found) -> Iterator[tuple[str, str]]:
         yield "kernels/__init__.py has a __version__; transformers then fails to import", "remove it"
 
 
-def _triton_on_hopper(versions, found) -> Iterator[tuple[str, str]]:
-    triton = versions.get("triton")
-    hopper = [gpu["name"] for gpu in found["gpus"] if tuple(gpu["capability"]) == HOPPER]
-    if triton and hopper:
-        number = tuple(int(part) for part in triton.split("+")[0].split(".")[:3])
-        if BAD_ON_HOPPER[0] <= number < BAD_ON_HOPPER[1]:
-            yield f"triton {triton} computes wrong gradients on {hopper[0]}", "pip install 'triton>=3.7.1'"
+def _kernel_rules(versions, found) -> Iterator[tuple[str, str]]:
+    for rule in _concerning(found):
+        concerned = ", ".join(rule.operations) or "all operations"
+        yield f"{concerned} ({rule.form}) on this GPU: {rule.problem} ({rule.source})", rule.remedy
+
+
+def _concerning(found: dict[str, Any]) -> list[Rule]:
+    """The rules of the kernels' toolchain table that forbid something on this machine."""
+    installed = {form: library_version(name) for form, name in DISTRIBUTIONS.items()}
+    return list(toolchain.known_bad(
+        {gpu["capability"][0] for gpu in found["gpus"]}, triton_version(),
+        {form: number for form, number in installed.items() if number}))
 
 
 def _places(versions, found) -> Iterator[tuple[str, str]]:
@@ -190,13 +202,18 @@ def _stale_build(versions, found) -> Iterator[tuple[str, str]]:
 
 
 def tell(facts: dict[str, Any]) -> None:
-    table(["library", "version"], [[name, number or "missing"] for name, number in facts["versions"].items()])
+    table(["library", "version"], [[name, number or ("not installed, optional" if name in OPTIONAL else "missing")]
+                                  for name, number in facts["versions"].items()])
     found, places = facts["devices"], facts["paths"]
     say(f"\n{found['cores']} cores, {size(found['memory_bytes'])} of memory, "
         + (", ".join(gpu["name"] for gpu in found["gpus"]) or "no GPU"))
     say(f"home {places['home']}, {size(places['free_bytes'])} free")
     say("ports " + ", ".join(f"{name} {one['port']} {one['state']}" for name, one in facts["ports"].items()))
     say("services " + (", ".join(facts["services"]) or "none running"))
+    say("\nKernels known to go wrong (operations that are refused there, or run in plain torch):")
+    table(["operations", "form", "GPU", "Triton, library", "use", "here"],
+          [[rule["operations"], rule["form"], rule["gpus"], rule["triton"], rule["use"], "yes" if rule["here"] else "no"]
+           for rule in facts["toolchain"]])
     for one in facts["known_bad"]:
         say(f"\nproblem: {one['problem']}\nremedy:  {one['remedy']}")
     if facts["ok"]:
