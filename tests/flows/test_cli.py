@@ -165,7 +165,7 @@ def test_json_of_models(reread):
 def test_json_of_doctor(reread):
     answer = reread("doctor", "--json")
     facts = answer.json
-    assert set(facts) == {"ok", "versions", "devices", "known_bad", "paths", "ports", "services"}
+    assert set(facts) == {"ok", "versions", "devices", "known_bad", "toolchain", "paths", "ports", "services"}
     assert facts["ok"] is (answer.code == 0) and facts["ok"] is (not facts["known_bad"])
     assert facts["versions"]["torch"] and facts["devices"]["cores"] >= 1
     assert all(set(one) == {"problem", "remedy"} for one in facts["known_bad"])
