@@ -1,4 +1,4 @@
-"""Sliding-window attention in blocks against one query at a time."""
+"""Sliding-window attention in blocks against one query at a time: causal, on both sides, and inside own windows."""
 
 import pytest
 import torch
@@ -100,6 +100,108 @@ def test_large_scores_stay_finite():
     assert error([y], [window(q.double(), k.double(), v.double(), window=5, backend="naive")]) <= 1e-3
 
 
+@pytest.mark.parametrize("heads", [None, 1, H])
+@pytest.mark.parametrize("reach", ["causal", "both", "own"])
+@pytest.mark.parametrize(("L", "w"), [(1, 1), (1, 3), (5, 9), (63, 4), (100, 17), (257, 63), (257, 64), (130, 129)])
+@DTYPES
+def test_reach_table_and_padding(L, w, reach, heads, dtype):
+    """Outputs and all gradients, the table's too, of padded rows, one of them empty."""
+    lengths_B = torch.tensor([L, L // 2, 0])
+    weight = draw(B, L, H, V, gradient=False) * (torch.arange(L) < lengths_B[:, None])[..., None, None]
+    results = []
+    for backend, precision in (("naive", torch.float64), ("auto", dtype)):
+        leaves = row(L, precision)
+        table = None if heads is None else draw(heads, 2 * w - 1, dtype=precision, seed=3)
+
+        def call(leaves=leaves, table=table, backend=backend):
+            return [window(*leaves, window=w, reach=reach, table=table, lengths_B=lengths_B, backend=backend)]
+
+        inputs = leaves if table is None else (*leaves, table)
+        y, *gradients = with_gradients(call, inputs, [weight])
+        assert y.isfinite().all()
+        results.append([y * (weight != 0), *gradients])
+    for got, expected in zip(*results, strict=True):
+        if float(expected.detach().abs().max()) <= 1e-12:  # one key only: neither q, k nor the table has a say
+            assert float(got.detach().abs().max()) <= 1e-6
+        else:
+            assert error([got], [expected]) <= 2 * TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("w", [1, 3, 9])
+def test_a_window_on_both_sides_ends_where_it_says(w):
+    q, k, v = row(70)
+    (gradient,) = torch.autograd.grad(window(q, k, v, window=w, reach="both")[:, 30].sum(), v)
+    assert (gradient.abs().sum((0, 2, 3)) > 0).nonzero().flatten().tolist() == list(range(30 - w + 1, 30 + w))
+
+
+@pytest.mark.parametrize(("w", "position"), [(3, 30), (3, 32), (64, 63), (64, 64), (100, 130)])
+def test_an_own_window_ends_where_it_says(w, position):
+    q, k, v = row(150)
+    (gradient,) = torch.autograd.grad(window(q, k, v, window=w, reach="own")[:, position].sum(), v)
+    seen = range(position // w * w, min(position // w * w + w, 150))
+    assert (gradient.abs().sum((0, 2, 3)) > 0).nonzero().flatten().tolist() == list(seen)
+
+
+@pytest.mark.parametrize("reach", ["causal", "both", "own"])
+def test_the_table_counts_offsets_from_the_query(reach):
+    """One large entry: the key at that offset takes all the weight, wherever it is seen."""
+    w, L = 5, 40
+    q, k, v = row(L, gradient=False)
+    for offset in range(1 - w, 1 if reach == "causal" else w):
+        table = torch.zeros(1, 2 * w - 1, dtype=torch.float64)
+        table[0, offset + w - 1] = 200.0
+        y = window(q, k, v, window=w, reach=reach, table=table)
+        for i in range(L):
+            j = i + offset
+            if 0 <= j < L and (reach != "own" or i // w == j // w):
+                torch.testing.assert_close(y[:, i], v[:, j])
+
+
+def test_a_table_entry_that_a_causal_query_cannot_use_gets_no_gradient():
+    table = draw(1, 9)
+    (gradient,) = torch.autograd.grad(window(*row(50, gradient=False), window=5, table=table).square().sum(), table)
+    assert torch.equal(gradient[0, 5:], torch.zeros(4, dtype=torch.float64)) and bool((gradient[0, :5] != 0).all())
+
+
+@pytest.mark.parametrize("reach", ["both", "own"])
+def test_pads_are_no_keys(reach):
+    """Their content, a pad at the very end of a long row included, changes no bit of a real token's output."""
+    q, k, v = row(700, gradient=False)
+    lengths_B = torch.tensor([700, 350, 3])
+    pad = (torch.arange(700) >= lengths_B[:, None])[..., None, None]
+    y = window(q, k, v, window=6, reach=reach, lengths_B=lengths_B)
+    moved = window(q, torch.where(pad, 900.0, k), torch.where(pad, 900.0, v), window=6, reach=reach, lengths_B=lengths_B)
+    assert torch.equal(y.masked_fill(pad, 0), moved.masked_fill(pad, 0))
+
+
+@pytest.mark.parametrize("reach", ["causal", "both", "own"])
+def test_long_rows_are_read_in_spans(reach):
+    """More than one span without gradients: the same as with them."""
+    leaves = row(1300, torch.float32, gradient=False)
+    table = draw(H, 2 * 19 - 1, dtype=torch.float32, gradient=False)
+    y = window(*leaves, window=19, reach=reach, table=table)
+    kept = window(leaves[0].requires_grad_(), *leaves[1:], window=19, reach=reach, table=table)
+    assert error([y], [kept]) <= 1e-6
+
+
+def test_gradcheck_of_the_table():
+    leaves = [draw(2, 7, 2, 2, seed=seed) for seed in range(3)]
+    for reach in ("causal", "both", "own"):
+        for heads in (1, 2):
+            assert torch.autograd.gradcheck(
+                lambda q, k, v, t, reach=reach: window(
+                    q, k, v, window=3, reach=reach, table=t, lengths_B=torch.tensor([7, 7])), (*leaves, draw(heads, 5)))
+
+
+def test_inputs_are_left_alone():
+    """A row of one token, or one head, is its own transpose: scaling must not write into it."""
+    for shape in ((2, 1, 3, 4), (2, 5, 1, 4)):
+        q = draw(*shape, gradient=False)
+        before = q.clone()
+        window(q, q, q, window=3)
+        assert torch.equal(q, before)
+
+
 def test_refusals():
     leaves = row(5, gradient=False)
     with pytest.raises(UnsupportedUse, match="window: .*backend 'triton'"):
@@ -108,5 +210,12 @@ def test_refusals():
         window(*leaves, window=0)
     with pytest.raises(LayoutError, match="belong together"):
         window(*leaves, window=3, past_k=leaves[1])
+    with pytest.raises(LayoutError, match="takes no past"):
+        window(*leaves, window=3, reach="own", past_k=leaves[1], past_v=leaves[2], past_B=torch.zeros(B).long())
+    with pytest.raises(LayoutError, match="reach: got 'left'"):
+        window(*leaves, window=3, reach="left")
+    for table in (torch.zeros(5), torch.zeros(1, 6), torch.zeros(3, 5)):
+        with pytest.raises(LayoutError, match="table: got"):
+            window(*leaves, window=3, table=table)
     assert window(*(x[:, :0] for x in leaves), window=3).shape == (B, 0, H, V)
     assert query_block(17) == 48
