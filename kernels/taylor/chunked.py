@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from kernels.taylor.decayed import decayed_chunked
-from kernels.taylor.features import augmented, expanded_width, first_tokens, placed_values
+from kernels.taylor.features import expanded_width, first_tokens
+from kernels.taylor.forward import scan_forward
 from kernels.taylor.quadratic import Quadratic
-from kernels.taylor.scan import Scan, divide, scan_forward
+from kernels.taylor.scan import Scan
 from kernels.taylor.state import TaylorState, join, split
 
 
@@ -28,32 +29,16 @@ def differentiable(*tensors: torch.Tensor | None) -> bool:
 def causal_scan(
     q_BLHK, k_BLHK, v_BLHV, initial, *, lengths_B, scale, eps, chunk, return_state,
 ) -> tuple[torch.Tensor, TaylorState | None]:
-    """The chunk loop from initial sums (G, F, V+1) or None, which it may overwrite when gradients are off."""
+    """The chunk loop from initial sums (G, F, V+1) or None."""
     B, L = q_BLHK.shape[:2]
     # in aligned rows pads come last, so that only the state can see them
     keep_BL = first_tokens(lengths_B, L) if return_state else None
     if differentiable(q_BLHK, k_BLHK, v_BLHV, initial):
         y_BLHV, sums = Scan.apply(q_BLHK, k_BLHK, v_BLHV, initial, keep_BL, scale, eps, chunk, return_state)
     else:
-        y_BLHV, sums = forward_only(
+        y_BLHV, sums = scan_forward(
             q_BLHK, k_BLHK, v_BLHV, initial, keep_BL, scale=scale, eps=eps, chunk=chunk, want_sums=return_state)
     return y_BLHV, split(sums, B) if return_state else None
-
-
-def forward_only(
-    q_BLHK, k_BLHK, v_BLHV, sums, keep_BL, *, scale, eps, chunk, want_sums,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The chunk loop without a backward: everything but the output stays the size of a chunk."""
-    B, L, H, _ = q_BLHK.shape
-    y_BLHV = torch.empty(B, L, H, v_BLHV.shape[-1], dtype=v_BLHV.dtype, device=v_BLHV.device)
-    for start in range(0, L, chunk):
-        part = slice(start, min(start + chunk, L))
-        total, sums = scan_forward(
-            augmented(q_BLHK[:, part], scale**0.5), augmented(k_BLHK[:, part], scale**0.5),
-            placed_values(v_BLHV[:, part], None if keep_BL is None else keep_BL[:, part]),
-            sums, chunk, eps, want_sums or part.stop < L)
-        divide(total, y_BLHV[:, part])
-    return y_BLHV, sums
 
 
 def taylor_chunked(

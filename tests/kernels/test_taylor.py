@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.errors import LayoutError, UnsupportedUse
-from kernels.taylor import TaylorState, empty_state, expanded_width, feature_map, taylor, taylor_step
+from kernels.taylor import TaylorState, empty_state, expanded_width, feature_map, forward, taylor, taylor_step
 from kernels.taylor.chunked import short
 from kernels.taylor.features import augmented, expand
 from tests.kernels.agreement import LENGTHS, TOLERANCE, draw, error, with_gradients
@@ -179,3 +179,20 @@ def test_refusals():
         taylor(q, k, v, backend="cuda")
     with pytest.raises(LayoutError, match="one shape"):
         taylor(q, k[:, :2], v)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 100])
+def test_groups_cover_every_row_and_head_once(monkeypatch, most):
+    """How rows and heads are grouped for the cache changes no result."""
+    held = 2 * 4 * forward.HELD * expanded_width(K)
+    monkeypatch.setattr(forward, "GROUP_BYTES", most * held)
+    for rows, heads in ((3, 2), (1, 5), (4, 1)):
+        seen = torch.zeros(rows, heads)
+        for at in forward.groups(rows, heads, K, 16, torch.float32):
+            assert seen[at].numel() <= most or seen[at].numel() == 1
+            seen[at] += 1
+        assert torch.equal(seen, torch.ones(rows, heads))
+    leaves, weights = row(300), [draw(B, 300, H, V, gradient=False)]
+    got = with_gradients(lambda: [taylor(*leaves, chunk=16)], leaves, weights)
+    monkeypatch.undo()
+    assert error(got, with_gradients(lambda: [taylor(*leaves, chunk=16)], leaves, weights)) <= 1e-14
