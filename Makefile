@@ -5,7 +5,11 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: study test test-long lint env clean help
+# a second Triton beside the pinned one, for `make test-triton`
+TRITON ?= 3.9.0
+BESIDE := .triton/$(TRITON)
+
+.PHONY: study test test-interpreter test-triton test-long kernel-table lint env clean help
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -13,8 +17,21 @@ help:            ## list the targets
 study: $(STAMP)  ## run the study `quick` and print its report (about a quarter of an hour on two cores)
 	$(BIN)/reread study run $(or $(STUDY),quick)
 
-test: $(STAMP)   ## every test that takes seconds, and the import rule
+test: $(STAMP)   ## every test that takes seconds; Triton kernels run in Triton's interpreter, in a process of their own
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" $(ARGS)
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreter
+
+test-triton: $(BESIDE)/.installed  ## the Triton kernels with another Triton: make test-triton TRITON=3.6.0
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 PYTHONPATH=$(BESIDE) $(BIN)/python -m pytest tests/interpreter
+	PYTHONPATH=$(BESIDE) $(BIN)/python -m kernels.compile --target 80 --target 90 --target 100
+
+# Triton 3.6's interpreter cannot loop under numpy 2.4
+$(BESIDE)/.installed: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(BESIDE) triton==$(TRITON) $(if $(filter 3.6.%,$(TRITON)),numpy==2.2.6)
+	@touch $@
+
+kernel-table: $(STAMP)  ## compile the Triton kernels for GPUs that are not here; keep registers, stack and shared memory
+	$(BIN)/python -m kernels.compile --json tests/golden/compiled.json
 
 test-long: $(STAMP)  ## the forms that take minutes: killed processes, several workers, whole studies
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long $(ARGS)
@@ -36,5 +53,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:           ## remove caches; artifacts (.reread) and the environment stay
-	rm -rf .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .triton .pytest_cache .ruff_cache build *.egg-info
 	find . -name __pycache__ -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
