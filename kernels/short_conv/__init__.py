@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.adapters import mamba
 from kernels.backends import choose_backend
 from kernels.errors import LayoutError
 from kernels.short_conv.chunked import short_conv_chunked
@@ -23,11 +24,10 @@ def short_conv(
         past_BPD: the last K-1 inputs of real tokens before slot 0, newest last, zeros before the document.
         position_BL: tokens of the same document before each slot; tap o counts iff position >= o. None: one
             document a row. Not together with `past_BPD`.
-        backend: "auto" | "naive" | "chunked".
+        backend: "auto" | "naive" | "chunked" | "mamba_ssm" (its package causal_conv1d, on a GPU).
     Raises:
-        LayoutError: shapes that do not belong together. UnsupportedUse: a backend that is not built.
+        LayoutError: shapes that do not belong together. UnsupportedUse: a backend that cannot run.
     """
-    backend = choose_backend("short_conv", backend, x_BLD.device)
     if x_BLD.dim() != 3 or weight_DK.dim() != 2 or weight_DK.shape[0] != x_BLD.shape[-1]:
         raise LayoutError(
             f"expected x (B, L, D) and weight (D, K); got {tuple(x_BLD.shape)} and {tuple(weight_DK.shape)}")
@@ -35,9 +35,11 @@ def short_conv(
         raise LayoutError("past_BPD and position_BL exclude each other: a streamed row holds one document")
     if past_BPD is not None and past_BPD.shape[1] != weight_DK.shape[1] - 1:
         raise LayoutError(f"past_BPD: got {past_BPD.shape[1]} tokens, expected K - 1 = {weight_DK.shape[1] - 1}")
+    backend = choose_backend(
+        "short_conv", backend, x_BLD.device, fast={"mamba_ssm": mamba.conv_reason(x_BLD, weight_DK)})
     if x_BLD.numel() == 0:
         return torch.zeros_like(x_BLD)
-    form = short_conv_naive if backend == "naive" else short_conv_chunked
+    form = {"naive": short_conv_naive, "mamba_ssm": mamba.short_conv}.get(backend, short_conv_chunked)
     return form(x_BLD, weight_DK, bias_D=bias_D, past_BPD=past_BPD, position_BL=position_BL)
 
 
