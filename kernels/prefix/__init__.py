@@ -16,6 +16,7 @@ from kernels.prefix.chunked import prefix_chunked
 from kernels.prefix.naive import prefix_naive
 from kernels.taylor import TaylorState, check_inputs, taylor
 from kernels.taylor.features import without_autocast
+from kernels.taylor.triton_limits import why_not
 
 __all__ = ["prefix"]
 
@@ -34,7 +35,8 @@ def prefix(
         Others, returns and errors: `kernels.taylor.taylor`.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
-    backend = choose_backend("prefix", backend, q_BLHK.device)
+    fast = {"triton": why_not(q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK, v_enc_BMHV)}
+    backend = choose_backend("prefix", backend, q_BLHK.device, fast=fast)
     B, M, H, K = k_enc_BMHK.shape
     expected = (q_BLHK.shape[0], M, *q_BLHK.shape[2:])
     if k_enc_BMHK.shape != expected or v_enc_BMHV.shape != (*expected[:3], v_BLHV.shape[-1]) or len(prefix_B) != B:
@@ -50,6 +52,11 @@ def prefix(
         arguments = (q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK, v_enc_BMHV, prefix_B)
         if backend == "naive":
             y, state = prefix_naive(*arguments, state=state, lengths_B=lengths_B, scale=scale, eps=eps)
+        elif backend == "triton":
+            from kernels.taylor.triton import attend
+
+            y, state = attend(*arguments, state=state, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,
+                              return_state=return_state)
         else:
             y, state = prefix_chunked(
                 *arguments, state=state, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,

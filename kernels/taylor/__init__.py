@@ -13,6 +13,7 @@ from kernels.taylor.chunked import taylor_chunked
 from kernels.taylor.features import expanded_width, without_autocast
 from kernels.taylor.naive import feature_map, taylor_naive
 from kernels.taylor.state import TaylorState, empty_state, taylor_step
+from kernels.taylor.triton_limits import why_not
 
 __all__ = ["TaylorState", "empty_state", "expanded_width", "feature_map", "taylor", "taylor_step"]
 
@@ -25,20 +26,22 @@ def taylor(
     """Attention over rows whose real tokens come first.
 
     Args:
-        q_BLHK, k_BLHK, v_BLHV: float32, float64 or bfloat16; pads hold finite values.
+        q_BLHK, k_BLHK, v_BLHV: float32, float64, bfloat16 or (Triton) float16; pads hold finite values.
         state: sums to start from; consumed (may be overwritten when gradients are off). None: zeros.
         lengths_B: real tokens of each row; the rest never enters the state. Outputs there mean nothing.
         scale: of q·k; default K^-1/2 (JRT's `scale_dim` D gives D^-1/2).
         decay_H: numerator decay per token and head in (0, 1]; the normaliser is not decayed (released Based 360M).
-        chunk: tokens per step of the chunk loop; changes speed, never the result. None: chosen by length.
-        backend: "auto" | "naive" | "chunked".
+        chunk: tokens per step of the chunk loop (Triton: between boundary sums); changes speed, never the result.
+            None: chosen by length.
+        backend: "auto" | "naive" | "chunked" | "triton" (no decay, no float64, K up to 32, V up to 128).
     Returns:
         y_BLHV in v's dtype, or (y_BLHV, TaylorState) with `return_state`.
     Raises:
-        LayoutError: shapes that do not belong together. UnsupportedUse: a backend that is not built.
+        LayoutError: shapes that do not belong together. UnsupportedUse: a backend that cannot run.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
-    backend = choose_backend("taylor", backend, q_BLHK.device)
+    fast = {"triton": why_not(q_BLHK, k_BLHK, v_BLHV, decay_H=decay_H)}
+    backend = choose_backend("taylor", backend, q_BLHK.device, fast=fast)
     B, L, H, K = q_BLHK.shape
     scale = K**-0.5 if scale is None else scale
     if L == 0:
@@ -48,6 +51,11 @@ def taylor(
         if backend == "naive":
             y, state = taylor_naive(
                 q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, decay_H=decay_H)
+        elif backend == "triton":
+            from kernels.taylor.triton import attend
+
+            y, state = attend(q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,
+                              return_state=return_state)
         else:
             y, state = taylor_chunked(
                 q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, decay_H=decay_H,

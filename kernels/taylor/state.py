@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.backends import choose_backend
 from kernels.taylor.features import accumulator_dtype, augmented, expand, expanded_width, without_autocast
+from kernels.taylor.triton_limits import why_no_step
 
 
 class TaylorState(NamedTuple):
@@ -38,15 +40,22 @@ def split(sums_GFV1: torch.Tensor, B: int) -> TaylorState:
 
 def taylor_step(
     q_BHK: torch.Tensor, k_BHK: torch.Tensor, v_BHV: torch.Tensor, state: TaylorState, *,
-    scale: float | None = None, eps: float = 1e-12, decay_H: torch.Tensor | None = None,
+    scale: float | None = None, eps: float = 1e-12, decay_H: torch.Tensor | None = None, backend: str = "auto",
 ) -> tuple[torch.Tensor, TaylorState]:
     """One token: the state takes phi(k) v in, the query reads it. In place when gradients are off.
 
-    `scale` and `decay_H` as in `taylor`. Cost 4·F·(V+1) FLOPs a head, whatever the length so far.
+    `scale`, `decay_H` and `backend` as in `taylor`, without "naive"; the Triton form has no gradients.
+    Cost 4·F·(V+1) FLOPs a head, whatever the length so far.
     """
     B, H, K = q_BHK.shape
     V = v_BHV.shape[-1]
-    factor = (K**-0.5 if scale is None else scale) ** 0.5
+    scale = K**-0.5 if scale is None else scale
+    fast = {"triton": why_no_step(q_BHK, k_BHK, v_BHV, decay_H)}
+    if choose_backend("taylor", backend, q_BHK.device, fast=fast) == "triton":
+        from kernels.taylor.triton_step import taylor_step_triton
+
+        return taylor_step_triton(q_BHK, k_BHK, v_BHV, state, scale=scale, eps=eps)
+    factor = scale**0.5
     with without_autocast(q_BHK.device):
         q1, k1 = augmented(q_BHK.unsqueeze(1), factor), augmented(k_BHK.unsqueeze(1), factor)
         features_k = expand(k1).view(B * H, -1, 1)
