@@ -79,5 +79,9 @@ def check_inputs(q, k, v, causal: bool, state: ScanState | None, floor: float | 
         raise LayoutError(
             f"linear_scan: expected sums of shape {(B, H, F, v.shape[-1])} and {(B, H, F)}; got "
             f"{tuple(state.kv_BHFV.shape)} and {tuple(state.z_BHF.shape)}")
+    wide = torch.float64 in (q.dtype, k.dtype, v.dtype)
+    if state is not None and {x.dtype for x in state} != {torch.float64 if wide else torch.float32}:
+        raise LayoutError(
+            f"linear_scan: expected sums in {'float64' if wide else 'float32'}; got {state.kv_BHFV.dtype}, {state.z_BHF.dtype}")
     if floor is not None and floor <= 0:
         raise LayoutError(f"linear_scan: floor is {floor}, expected a positive number, or None to add eps instead")

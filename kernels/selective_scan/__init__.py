@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.adapters import mamba
 from kernels.backends import choose_backend
 from kernels.errors import LayoutError
 from kernels.selective_scan.chunked import selective_scan_chunked
@@ -40,30 +41,34 @@ def selective_scan(
         lengths_B: real tokens of each row; a pad has delta 0, so that it neither fades nor writes. None: all are real.
         state: h (B, D, N) to start from; consumed. None: zeros.
         chunk: tokens per step of the chunk loop; changes speed, never the result. None: chosen by size.
-        backend: "auto" | "naive" | "chunked".
+        backend: "auto" | "naive" | "chunked" | "mamba_ssm" (its CUDA kernel; no initial state).
     Returns:
         y_BLD, or (y_BLD, h after each row's last real token) with `return_state`; outputs at pads mean nothing.
     Raises:
-        LayoutError: shapes that do not belong together. UnsupportedUse: an unknown backend.
+        LayoutError: shapes that do not belong together. UnsupportedUse: a backend that cannot run.
     """
-    check_inputs(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, state)
-    backend = choose_backend("selective_scan", backend, x_BLD.device)
-    B, L, D = x_BLD.shape
     given = (x_BLD, delta_BLD, A_DN, input_BLN, output_BLN)
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
+    check_inputs(*given, skip_D, state, dtype)
+    backend = choose_backend(
+        "selective_scan", backend, x_BLD.device, fast={"mamba_ssm": mamba.selective_reason(x_BLD, A_DN, state)})
+    B, L, D = x_BLD.shape
     if x_BLD.numel() == 0:
         state = empty_state(B, D, A_DN.shape[1], dtype, x_BLD.device) if state is None else state
         return (torch.zeros_like(x_BLD), state) if return_state else torch.zeros_like(x_BLD)
-    if lengths_B is not None:
-        delta_BLD = delta_BLD * first_tokens(lengths_B, L).unsqueeze(-1)
     with without_autocast(x_BLD.device):
-        form = selective_scan_naive if backend == "naive" else selective_scan_chunked
-        y_BLD, state = form(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, state, dtype, chunk)
+        if backend == "mamba_ssm":
+            y_BLD, state = mamba.selective_scan(*given, skip_D, lengths_B)
+        else:
+            if lengths_B is not None:
+                delta_BLD = delta_BLD * first_tokens(lengths_B, L).unsqueeze(-1)
+            form = selective_scan_naive if backend == "naive" else selective_scan_chunked
+            y_BLD, state = form(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, state, dtype, chunk)
     return (y_BLD, state) if return_state else y_BLD
 
 
-def check_inputs(x, delta, A, entering, leaving, skip, state) -> None:
-    """Shapes as the signature names them."""
+def check_inputs(x, delta, A, entering, leaving, skip, state, dtype: torch.dtype) -> None:
+    """Shapes as the signature names them, and a state in the type that sums are kept in."""
     if x.dim() != 3 or A.dim() != 2:
         raise LayoutError(f"selective_scan: expected x (B, L, D) and A (D, N); got {tuple(x.shape)} and {tuple(A.shape)}")
     (B, L, D), N = x.shape, A.shape[1]
@@ -72,3 +77,5 @@ def check_inputs(x, delta, A, entering, leaving, skip, state) -> None:
     for name, (tensor, shape) in expected.items():
         if tensor is not None and tensor.shape != shape:
             raise LayoutError(f"selective_scan: expected {name} of shape {shape} beside x {tuple(x.shape)}; got {tuple(tensor.shape)}")
+    if state is not None and state.dtype != dtype:
+        raise LayoutError(f"selective_scan: expected a state in {dtype}, the type that sums are kept in; got {state.dtype}")

@@ -275,6 +275,8 @@ def test_refusals():
         linear_scan(q, k[:, :2], v[:, :2])
     with pytest.raises(LayoutError, match="expected sums of shape"):
         linear_scan(q, k, v, state=empty_state(B, H, F + 1, V, torch.float64))
+    with pytest.raises(LayoutError, match="expected sums in float64"):
+        linear_scan(q, k, v, state=empty_state(B, H, F, V, torch.float32))
     with pytest.raises(LayoutError, match="floor is 0"):
         linear_scan(q, k, v, floor=0.0)
 

@@ -242,6 +242,10 @@ def test_refusals_and_sizes():
     given = inputs(3, gradient=False)
     with pytest.raises(UnsupportedUse, match="selective_scan: unknown backend"):
         selective_scan(**given, backend="cuda")
+    with pytest.raises(UnsupportedUse, match="no initial state"):
+        selective_scan(**given, backend="mamba_ssm")
+    with pytest.raises(LayoutError, match="expected a state in torch.float64"):
+        selective_scan(**given | {"state": given["state"].float()})
     with pytest.raises(LayoutError, match=r"expected input of shape \(2, 3, 3\)"):
         selective_scan(**given | {"input_BLN": given["input_BLN"][:, :2]})
     with pytest.raises(LayoutError, match="expected state of shape"):
@@ -249,5 +253,5 @@ def test_refusals_and_sizes():
     with pytest.raises(LayoutError, match=r"expected x \(B, L, D\)"):
         selective_scan(**given | {"x_BLD": given["x_BLD"][0]})
     device = torch.device("cpu")
-    assert default_chunk(1, 8, 4, device) == 64 and default_chunk(1, 512, 16, device) == 32
+    assert default_chunk(1, 8, 4, device) == 64 and default_chunk(2, 512, 16, device) == 32
     assert default_chunk(64, 512, 16, device) == 8
