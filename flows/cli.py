@@ -172,13 +172,25 @@ def evaluate(
 
 @app.command()
 def bench(
-    preset: Annotated[Literal["quick", "gate"], typer.Option(help="How much to time.")] = "quick",
+    preset: Annotated[
+        Literal["quick", "gate", "long", "decode", "models", "growth", "lavo", "table5", "full"],
+        typer.Option(help="What to time; --list describes each.")] = "quick",
+    list_: Annotated[bool, typer.Option("--list", help="Describe the presets and the operations; time nothing.")] = False,
     settings: Set = None, dry_run: DryRun = False, flow: Flow = False, json: Json = False,
 ) -> None:
-    """Time the kernels, each after its correctness check.
+    """Time operations, mixers and models on this machine, each after its correctness check, beside installed peers.
 
     Example: reread bench --preset gate --json
+
+    Only some of it: reread bench --preset long --set operations=taylor,sdpa --set lengths=32768
+
+    On a GPU node, placed by Ray: reread bench --preset table5 --set device=cuda --flow
     """
+    if list_:
+        from flows.commands.bench import list_bench
+
+        list_bench(json)
+        return
     from flows.commands.single import run_single
 
     run_single("bench", {"preset": preset}, settings or [], dry_run, flow, json)

@@ -70,6 +70,8 @@ class Stage:
     @property
     def gpus(self) -> int:
         """GPUs of the stage itself; Ray Train asks for its workers' own."""
+        if isinstance(self.spec, BenchSpec):
+            return int(self.spec.device == "cuda")
         alone = isinstance(self.spec, PretrainSpec) and self.spec.train.trainer == "in_process"
         return self.spec.train.gpus_per_worker if alone else 0
 
@@ -185,7 +187,9 @@ class Builder:
                         tags={"architecture": label, "seed": str(seed), "workload": name, "task": task}).artifact
 
     def bench(self, spec: BenchSpec) -> str:
-        return self.add("bench", f"time the kernels ({spec.preset})", spec, {}, "bench").artifact
+        from tasks.bench import placed
+
+        return self.add("bench", f"time the kernels ({spec.preset})", placed(spec), {}, "bench").artifact
 
 
 def trainings(workload: Workload) -> Iterator[PretrainSpec]:

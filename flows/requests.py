@@ -115,7 +115,7 @@ class EvaluateRequest(EvaluateSpec):
 
 
 class BenchRequest(BenchSpec):
-    """Which kernels to time."""
+    """What to time, and where."""
 
     experiment: str = Field("bench", description="Experiment in MLflow")
 

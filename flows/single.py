@@ -84,10 +84,10 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
 
 @flow(name="bench", flow_run_name=_name("preset"), task_runner=task_runner())
 def bench(request: BenchRequest = QUICK) -> dict[str, Any]:
-    """Time the kernels, each after its correctness check.
+    """Time operations, mixers and models, each after its correctness check.
 
     Args:
-        request: How much to time.
+        request: Which preset, on what device.
     """
     return _drive(request)
 

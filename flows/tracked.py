@@ -98,9 +98,24 @@ def record(tracking: Tracking, run: str, kind: str, store: Store, artifact: str)
         tracking.metrics(run, {f"{row['column']}/{row['order']}/{row['control']}": row["value"] for row in rows
                                if row.get("value") is not None}, step=0)
     elif kind == "bench":
-        tracking.table(run, json.loads((folder / "timings.json").read_text(encoding="utf-8")), "timings")
+        rows = json.loads((folder / "timings.json").read_text(encoding="utf-8"))
+        tracking.table(run, rows, "timings")
+        tracking.metrics(run, timing_metrics(rows), step=0)
+        for figure in sorted((*folder.glob("*.png"), *folder.glob("*.md"))):
+            tracking.artifacts(run, figure, "figures" if figure.suffix == ".png" else None)
     elif kind == "pretrain" and not is_url(store.root):
         tracking.artifacts(run, folder / "summary.json")
+
+
+def timing_metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """`ms/forward/taylor/chunked/4096` and the ratios likewise, for every row that has them."""
+    found = {}
+    for row in rows:
+        place = "/".join(str(row[name]) for name in ("measure", "op", "backend", "n"))
+        place += f"/batch {row['batch']}" if row["batch"] not in (None, 1) else ""
+        found |= {f"{name}/{place}": row[name] for name in ("ms", "ratio_to_sdpa", "ratio_to_peer", "peak_bytes",
+                                                           "state_bytes", "floor_fraction") if row[name] is not None}
+    return found
 
 
 def flat(spec: Spec, prefix: str = "") -> dict[str, Any]:

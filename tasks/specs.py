@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Order = Literal["default", "question_first", "alternate", "twice", "repeat", "filler"]
 ORDERS: tuple[Order, ...] = ("default", "question_first", "alternate", "twice", "repeat", "filler")
 DisjointOrder = Literal["small_first", "large_first"]
+BenchPreset = Literal["quick", "gate", "long", "decode", "models", "growth", "lavo", "table5", "full"]
 
 
 class Spec(BaseModel):
@@ -218,9 +219,15 @@ class EvaluateSpec(Spec):
 class BenchSpec(Spec):
     """Correctness-gated timings. Produces a `timings` artifact."""
 
-    preset: Literal["quick", "gate"] = Field("quick", description="How much to time")
+    preset: BenchPreset = Field("quick", description="What to time; `reread bench --list` describes each")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Where; cuda takes one GPU, which Ray finds with --flow")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="Of the inputs; empty = float32 on a CPU, bfloat16 on a GPU")
     threads: int = Field(1, ge=1, description="CPU threads")
     seed: int = Field(0, ge=0, description="Draws the inputs")
+    operations: tuple[str, ...] = Field((), description="Only these operations of the preset; empty = all")
+    lengths: tuple[int, ...] = Field((), description="Only these lengths of the preset; empty = all [tokens]")
+    machine: str | None = Field(None, description="Whose figures these are; empty = this machine's processor or GPU")
 
 
 # ------------------------------------------------------------------------------------------------------------ study

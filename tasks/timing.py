@@ -1,8 +1,9 @@
-"""Timing on a shared CPU: competitors take turns in one process, and the clock counts this thread's own work.
+"""Timing on a shared machine: competitors take turns in one process, and the clock counts this thread's own work.
 
-Design: with one thread `time.thread_time` counts CPU time, which a busy neighbour barely moves; wall time is taken
-beside it, and a wall/CPU ratio above 1.2 marks the figure as contended. With more threads only wall time means
-anything. The minimum of the repetitions is the figure to compare, the median shows the spread.
+Design: on a CPU with one thread `time.thread_time` counts CPU time, which a busy neighbour barely moves; wall time is
+taken beside it, and a wall/CPU ratio above 1.2 marks the figure as contended. With more threads only wall time means
+anything. On a GPU the device's own events count (triton's `do_bench`). The minimum of the repetitions is the figure to
+compare; the median and the 20th and 80th percentile show the spread.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,16 +20,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 CONTENDED = 1.2
-WARM_UP = 1  # on top of the correctness check, which runs every function once
 MOST_REPETITIONS = 40
+GPU_WARM_UP_MS, GPU_REPEAT_MS = 50, 200
 
 
 @dataclass
 class Times:
-    """Seconds of every repetition: `work` is CPU time of the thread, or wall time with several threads."""
+    """Seconds of every repetition: `work` is CPU time of the thread, or wall time with several threads or a GPU."""
 
     work: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
+    device: str = "cpu"
 
     @property
     def best(self) -> float:
@@ -40,33 +42,62 @@ class Times:
         """Seconds of the middle repetition."""
         return statistics.median(self.work)
 
+    def percentile(self, percent: float) -> float:
+        """Seconds below which `percent` of the repetitions stay, between neighbours by a straight line."""
+        ordered = sorted(self.work)
+        place = (len(ordered) - 1) * percent / 100
+        low = int(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
     @property
-    def contended(self) -> bool:
-        """Whether something else held the processor: half of the repetitions waited a fifth of their time or more."""
+    def contended(self) -> bool | None:
+        """Whether something else held the processor: half of the repetitions waited a fifth of their time or more.
+
+        None on a GPU, whose events do not tell.
+        """
+        if self.device != "cpu":
+            return None
         return statistics.median(wall / max(work, 1e-9) for work, wall in zip(self._reference(), self.wall)) > CONTENDED
 
     def _reference(self) -> list[float]:
         return self.work if self.work != self.wall else [self.best] * len(self.wall)
 
 
-def take_turns(functions: dict[str, Callable[[], Any]], *, threads: int, seconds: float, fewest: int) -> dict[str, Times]:
-    """Run the functions in turns until `seconds` of wall time have passed, each at least `fewest` times after warm-up."""
+def take_turns(functions: Mapping[str, Callable[[], Any]], *, threads: int, seconds: float, fewest: int,
+               warm_up: int = 1, most: int = MOST_REPETITIONS) -> dict[str, Times]:
+    """Run the functions in turns until each has had `seconds` of wall time, but `fewest` to `most` repetitions.
+
+    So a dear one gets few turns and a cheap one many, spread over the same while.
+    """
     for function in functions.values():
-        for _ in range(WARM_UP):
+        for _ in range(warm_up):
             function()
     found = {name: Times() for name in functions}
     clock = time.thread_time if threads == 1 else time.perf_counter
-    begun = time.perf_counter()
-    for repetition in range(MOST_REPETITIONS):
-        if repetition >= fewest and time.perf_counter() - begun > seconds:
-            break
-        for name, function in functions.items():
+    running = dict(functions)
+    while running:
+        for name, function in list(running.items()):
             wall, work = time.perf_counter(), clock()
             function()
             work = clock() - work
             wall = time.perf_counter() - wall
-            found[name].work.append(work if threads == 1 else wall)
-            found[name].wall.append(wall)
+            own = found[name]
+            own.work.append(work if threads == 1 else wall)
+            own.wall.append(wall)
+            if len(own.wall) >= most or (len(own.wall) >= fewest and sum(own.wall) >= seconds):
+                del running[name]
+    return found
+
+
+def on_gpu(functions: Mapping[str, Callable[[], Any]]) -> dict[str, Times]:
+    """The same by the GPU's own events, the L2 cache emptied before each call (triton's do_bench)."""
+    from triton.testing import do_bench
+
+    found = {}
+    for name, function in functions.items():
+        every = do_bench(function, warmup=GPU_WARM_UP_MS, rep=GPU_REPEAT_MS, return_mode="all")
+        found[name] = Times([ms / 1e3 for ms in every], [ms / 1e3 for ms in every], device="cuda")
     return found
 
 
@@ -99,12 +130,25 @@ class _Allocations(TorchDispatchMode):
         self.now -= self.live.pop(key)
 
 
-def peak_bytes(function: Callable[[], Any]) -> int:
-    """Most bytes of tensors alive at once that one call allocates, its result included, its inputs not [bytes].
+def observed(function: Callable[[], Any], device: str = "cpu") -> tuple[Any, int, float]:
+    """(result, peak bytes, wall seconds) of one call.
 
-    A product's own workspace is not seen. The count is exact and the same on every machine.
+    Peak: most bytes of tensors alive at once that the call allocates, its result included, its inputs not. On a CPU
+    the count is exact and the same on every machine, without a product's own workspace; on a GPU the allocator's.
     """
+    begun = time.perf_counter()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        result = function()
+        torch.cuda.synchronize()
+        return result, torch.cuda.max_memory_allocated() - before, time.perf_counter() - begun
     with _Allocations() as allocations:
         result = function()
-    del result
-    return allocations.peak
+    return result, allocations.peak, time.perf_counter() - begun
+
+
+def peak_bytes(function: Callable[[], Any]) -> int:
+    """Peak bytes of one call on the CPU; see `observed`."""
+    return observed(function)[1]

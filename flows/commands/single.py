@@ -10,7 +10,7 @@ from typing import Any
 
 from flows import overrides
 from flows.commands.output import document, say, table
-from flows.plan import Plan
+from flows.plan import RUNS_IN_MLFLOW, Plan
 from flows.requests import BenchRequest, ClozeRequest, EvaluateRequest, PretrainRequest, TokeniseRequest
 from flows.watch import clock
 from storage.artifacts import Store
@@ -62,7 +62,7 @@ def _here(planned: Plan, store: Store) -> None:
     missing = planned.missing()
     spreads = any(stage.kind in ("corpus", "tokenise") or (stage.kind == "pretrain" and stage.drives)
                   for stage in missing)
-    tracks = any(stage.kind in ("pretrain", "evaluate") for stage in missing)
+    tracks = any(stage.kind in RUNS_IN_MLFLOW for stage in missing)
     with local_ray() if spreads else nullcontext():
         runs = Runs(planned, store) if tracks else None
         try:
@@ -100,10 +100,9 @@ def tell(kind: str, planned: Plan, store: Store, json: bool, did: int) -> None:
         if json:
             document(rows)
             return
-        table(["op", "backend", "n", "ms", "error", "times SDPA", "contended"],
-              [[row["op"], row["backend"], row["n"], _number(row.get("ms"), ".2f"), _number(row.get("error"), ".1e"),
-                _number(row.get("ratio_to_sdpa"), ".2f"), "yes" if row.get("contended") else "no"] for row in rows],
-              right=("n", "ms", "error", "times SDPA"))
+        from flows.commands.bench import show_timings
+
+        show_timings(rows, folder)
     elif json:
         document({"artifact": artifact, "kind": manifest.kind, "path": str(folder), "did": did,
                   "counts": manifest.counts})

@@ -15,7 +15,7 @@ from flows import cli
 # command -> its options and arguments. A change here is a change of the interface: say so in CHANGELOG.md.
 FROZEN = {
     "": ["--debug", "--home"],
-    "bench": ["--dry-run", "--flow", "--json", "--preset", "--set"],
+    "bench": ["--dry-run", "--flow", "--json", "--list", "--preset", "--set"],
     "cloze": ["--dry-run", "--flow", "--json", "--limit", "--order", "--set", "--source", "--task", "--template",
               "--tokenizer"],
     "doctor": ["--json"],

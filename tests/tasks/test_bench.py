@@ -1,118 +1,277 @@
-"""The bench stage: no time without a green check, honest clocks, one artifact a machine."""
+"""The bench stage: no time without a green check, one artifact a machine, rows and presets that scripts rely on."""
 
 import json
-import time
+import math
 
 import pytest
 import torch
 
 from storage.artifacts import Store
+from storage.errors import SpecError
 from tasks import bench
+from tasks.benchmarks import machine, presets, registry, sweep
+from tasks.benchmarks.conditions import Conditions
+from tasks.benchmarks.operation import PROOF_TOLERANCE, Setting
+from tasks.benchmarks.rows import KEYS
+from tasks.benchmarks.sections import Decode, Sweep
 from tasks.specs import BenchSpec
-from tasks.timing import Times, peak_bytes, take_turns
 
-KEYS = {"op", "backend", "n", "heads", "dtype", "threads", "ms", "error", "ratio_to_sdpa", "ratio_to_peer", "peer",
-        "peak_bytes", "contended"}
+# what DESIGN 12 promises, and what was added since; a change here is a change of the interface
+FROZEN = ["op", "backend", "measure", "n", "batch", "heads", "dtype", "threads", "device", "ms", "ms_median", "p20", "p80",
+          "wall_ms", "repetitions", "error", "tolerance", "truth", "ratio_to_sdpa", "ratio_to_peer", "peer",
+          "ratio_to_vanilla", "tokens_per_second", "peak_bytes", "state_bytes", "state_bytes_measured", "bytes", "flops",
+          "floor_fraction", "contended", "published", "note"]
+NOW = Conditions()
+
+
+def small(*names: str, **options) -> Sweep:
+    return Sweep(names, (64, 130), seconds=0, fewest=1, **options)
 
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(bench, "LENGTHS", {"quick": (64, 130), "gate": (64, 130, 260)})
-    monkeypatch.setattr(bench, "SECONDS", 0.02)
+    """Every preset is two tiny sweeps and a decode step."""
+    sections = (small("sdpa", "taylor", "prefix"), Decode(("sdpa", "taylor"), (64, 600), seconds=0, fewest=1))
+    monkeypatch.setattr(presets, "presets", lambda device: {
+        name: presets.Preset("", "", sections) for name in ("quick", "gate")})
+    return sections
 
 
-def test_rows(short, home):
+def test_rows_and_artifact(short, home):
     store, spec = Store(), BenchSpec()
     identifier = bench.run(spec, store)
     assert identifier == bench.plan(spec, store) == bench.run(spec, store)
-    rows = json.loads((store.path(identifier) / "timings.json").read_text())
+    folder = store.path(identifier)
+    rows = json.loads((folder / "timings.json").read_text())
     assert [(row["op"], row["n"]) for row in rows] == [
-        (op, n) for n in (64, 130) for op in ("sdpa", "taylor", "prefix")]
+        (op, n) for n in (64, 130) for op in ("sdpa", "taylor", "prefix")] + [(op, n) for n in (64, 600) for op in ("sdpa", "taylor")]
     for row in rows:
-        assert row.keys() >= KEYS
-        assert 0 < row["ms"] <= row["ms_median"] and 0 <= row["error"] <= bench.TOLERANCE
-        assert (row["heads"], row["dtype"], row["threads"]) == (8, "float32", 1)
-        assert row["peak_bytes"] >= 8 * 64 * row["n"] * 4, "at least its output"
-        assert isinstance(row["contended"], bool)
-        assert (row["peer"] is None) == (row["ratio_to_peer"] is None)
+        assert list(row) == FROZEN
+        assert 0 < row["ms"] <= row["ms_median"] and row["p20"] <= row["p80"] and 0 <= row["error"] <= row["tolerance"]
+        assert (row["heads"], row["batch"], row["dtype"], row["threads"]) == (8, 1, "float32", 1)
+        assert isinstance(row["contended"], bool) and row["device"] == machine.processor()
+        assert row["floor_fraction"] is None, "a CPU has no floor of bytes"
+    for row in rows[:6]:
+        assert row["peak_bytes"] >= 8 * 64 * row["n"] * 4 and row["flops"] > 0 and row["bytes"] > 0
     sdpa, taylor = rows[:2]
     assert sdpa["ratio_to_sdpa"] == 1
     assert taylor["ratio_to_sdpa"] == pytest.approx(sdpa["ms"] / taylor["ms"])
-    assert store.manifest(identifier).counts == {"rows": 6, "refused": 0,
-                                                 "contended": sum(row["contended"] for row in rows)}
+    assert rows[6]["state_bytes"] == 2 * 8 * 64 * 64 * 4 and rows[7]["state_bytes"] == rows[9]["state_bytes"]
+    counts = store.manifest(identifier).counts
+    assert (counts["rows"], counts["refused"]) == (10, 0)
+    page = (folder / "report.md").read_text()
+    for name in ("time.png", "decode.png"):
+        assert (folder / name).stat().st_size > 5000 and name in page
+    assert "taylor" in page and machine.processor() in page
 
 
-@pytest.mark.parametrize("fault", ["a little", "not finite"])
-def test_a_red_check_has_no_time(short, monkeypatch, fault):
-    right = bench.taylor
+def test_the_keys_are_frozen():
+    assert list(KEYS) == FROZEN
 
-    def wrong(q, k, v, backend="auto"):
-        y = right(q, k, v, backend=backend)
-        if backend == "naive":
-            return y
+
+# ------------------------------------------------------------------------------------------------------------ red checks
+@pytest.mark.parametrize("fault", ["a little", "not finite", "raises"])
+def test_a_red_check_has_no_time(monkeypatch, fault):
+    operation = registry.every()["taylor"]
+    right = operation.implementations[0].call
+
+    def wrong(inputs):
+        if fault == "raises":
+            raise RuntimeError("out of order")
+        y = right(inputs)
         return y * 1.0001 if fault == "a little" else torch.full_like(y, torch.nan)
 
-    monkeypatch.setattr(bench, "taylor", wrong)
-    rows = {row["op"]: row for row in bench.measure(BenchSpec()) if row["n"] == 64}
-    assert rows["taylor"]["ms"] is rows["taylor"]["ratio_to_sdpa"] is rows["taylor"]["peak_bytes"] is None
+    object.__setattr__(operation.implementations[0], "call", wrong)
+    try:
+        rows = {row["op"]: row for row in sweep.measure(small("sdpa", "taylor", "prefix"), (1, 130), NOW)}
+    finally:
+        object.__setattr__(operation.implementations[0], "call", right)
+    red = rows["taylor"]
+    assert [red[key] for key in ("ms", "ms_median", "ratio_to_sdpa", "peak_bytes", "contended")] == [None] * 5
+    assert red["repetitions"] == 0
     if fault == "a little":
-        assert bench.TOLERANCE < rows["taylor"]["error"] < 1e-3
+        assert red["tolerance"] < red["error"] < 1e-3
     else:
-        assert rows["taylor"]["error"] is None
+        assert red["error"] is None
+    assert ("out of order" in (red["note"] or "")) == (fault == "raises")
     assert rows["prefix"]["ms"] > 0 and rows["prefix"]["ratio_to_sdpa"] > 0
     json.dumps(list(rows.values()), allow_nan=False)
 
 
-def test_without_sdpa_there_is_no_ratio(short, monkeypatch):
-    monkeypatch.setattr(bench, "attention_error", lambda inputs: 1.0)
-    rows = {row["op"]: row for row in bench.measure(BenchSpec()) if row["n"] == 64}
-    assert rows["sdpa"]["ms"] is rows["taylor"]["ratio_to_sdpa"] is None
-    assert rows["taylor"]["ms"] > 0
+def test_a_wrong_gradient_is_red():
+    operation = registry.every()["taylor"]
+    right = operation.implementations[0].call
+
+    class Halved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy * 0.5
+
+    object.__setattr__(operation.implementations[0], "call", lambda inputs: Halved.apply(right(inputs)))
+    try:
+        rows = sweep.measure(small("sdpa", "taylor", backward=True), (1, 64), NOW)
+    finally:
+        object.__setattr__(operation.implementations[0], "call", right)
+    assert rows[0]["ms"] > 0 and rows[0]["measure"] == "forward and backward"
+    assert rows[1]["ms"] is None and rows[1]["error"] == pytest.approx(0.5, rel=0.2)
 
 
-def test_the_attention_check_can_fail(monkeypatch):
-    inputs = bench.make_inputs(70, 0)
-    assert bench.attention_error(inputs) <= 1e-5
-    monkeypatch.setattr(bench, "VALUES", 63)
-    assert bench.attention_error(inputs) > 1e-4, "another scale must show"
+def test_without_sdpa_there_is_no_ratio():
+    rows = sweep.measure(small("taylor"), (1, 64), NOW)
+    assert [row["op"] for row in rows] == ["taylor"] and rows[0]["ms"] > 0 and rows[0]["ratio_to_sdpa"] is None
 
 
+@pytest.mark.parametrize("name", list(registry.every()))
+def test_every_formula_is_proven(name):
+    """The truth of long rows equals the naive form of short ones."""
+    assert registry.every()[name].prove() <= PROOF_TOLERANCE
+
+
+def test_a_wrong_formula_refuses_the_long_rows(monkeypatch):
+    operation = registry.every()["prefix"]
+    right, proof = operation.formula, dict(operation._proof)
+    object.__setattr__(operation, "formula", lambda inputs, at: right(inputs, at) * 1.001)
+    operation._proof.clear()
+    try:
+        row = sweep.measure(small("prefix"), (1, 600), NOW)[0]
+    finally:
+        object.__setattr__(operation, "formula", right)
+        operation._proof.clear()
+        operation._proof.update(proof)
+    assert row["ms"] is None and row["error"] == pytest.approx(1e-3, rel=0.1) and "formula" in row["note"]
+
+
+@pytest.mark.parametrize("name", list(registry.every()))
+def test_every_operation_passes_forward_and_backward(name):
+    operation = registry.every()[name]
+    for backward in (False, True):
+        for n in (64, 600):
+            rows = sweep.measure(small(name, peers=True, backward=backward), (1, n), NOW)
+            assert rows and all(row["ms"] is not None for row in rows), [
+                (row["backend"], row["error"], row["note"]) for row in rows]
+    assert operation.count(Setting(128)).flops * 2 == pytest.approx(operation.count(Setting(256)).flops, rel=0.6)
+
+
+def test_batches_on_one_page():
+    rows = sweep.measure(Sweep(("sdpa", "taylor"), (64,), (3,), heads=2, padded=False, seconds=0, fewest=1), (3, 64), NOW)
+    assert [(row["batch"], row["heads"]) for row in rows] == [(3, 2), (3, 2)] and all(row["ms"] for row in rows)
+
+
+# ----------------------------------------------------------------------------------------------------------------- peers
+def test_the_quickest_peer_counts():
+    row = {**KEYS, "op": "taylor", "measure": "forward", "n": 64}
+    rows = sweep.compare([{**row, "backend": "chunked", "ms": 2.0}, {**row, "backend": "fla.naive_chunk_based", "ms": 8.0},
+                          {**row, "backend": "fla.naive_parallel_based", "ms": 6.0},
+                          {**row, "op": "sdpa", "backend": "torch", "ms": 10.0}])
+    assert (rows[0]["ratio_to_peer"], rows[0]["peer"], rows[0]["ratio_to_sdpa"]) == (3, "fla.naive_parallel_based", 5)
+    assert rows[1]["ratio_to_peer"] is rows[1]["peer"] is rows[3]["ratio_to_peer"] is None
+
+
+def test_a_refused_peer_does_not_count():
+    row = {**KEYS, "op": "taylor", "n": 64}
+    rows = sweep.compare([{**row, "backend": "chunked", "ms": 2.0}, {**row, "backend": "fla.naive_chunk_based", "ms": None}])
+    assert rows[0]["ratio_to_peer"] is None and rows[0]["peer"] is None
+
+
+def test_a_peer_that_is_not_installed_is_absent(monkeypatch):
+    monkeypatch.setattr("tasks.benchmarks.operation.installed", lambda module: module != "fla")
+    rows = sweep.measure(small("taylor", peers=True), (1, 256), NOW)
+    assert [row["backend"] for row in rows] == ["chunked"] and rows[0]["peer"] is None
+
+
+def test_an_operation_without_its_kernels_is_absent(monkeypatch):
+    registry.every.cache_clear()
+    monkeypatch.setattr("tasks.benchmarks.operation.installed", lambda module: not module.startswith("kernels.prefix"))
+    try:
+        assert "prefix" not in registry.every() and "taylor" in registry.every()
+        assert [row["op"] for row in sweep.measure(small("sdpa", "prefix"), (1, 64), NOW)] == ["sdpa"]
+    finally:
+        registry.every.cache_clear()
+
+
+# --------------------------------------------------------------------------------------------------------- identity, plan
 def test_the_artifact_belongs_to_the_machine(home, monkeypatch):
     here = bench.plan(BenchSpec())
-    monkeypatch.setattr(bench, "processor", lambda: "another")
+    assert bench.plan(bench.placed(BenchSpec())) == here
+    monkeypatch.setattr(machine, "processor", lambda: "another")
     assert bench.plan(BenchSpec()) != here
     assert bench.plan(BenchSpec(preset="gate")) != bench.plan(BenchSpec())
+    assert bench.plan(BenchSpec(machine="node 7")) == bench.plan(bench.placed(BenchSpec(machine="node 7")))
+
+
+def test_what_measures_whole_models_hangs_on_the_mixers(home):
+    assert not any("mixers" in module for module in bench.modules(BenchSpec(preset="gate")))
+    assert "models.mixers.based" in bench.modules(BenchSpec(preset="growth"))
+    assert "tasks.benchmarks.operations.taylor" in bench.modules(BenchSpec(preset="gate"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", BenchSpec.model_fields["preset"].annotation.__args__)
+def test_every_preset_has_a_plan(name, device, monkeypatch):
+    monkeypatch.setattr(machine, "free_memory", lambda device: 100 << 30)
+    if name == "table5" and device == "cpu":
+        with pytest.raises(SpecError, match="device=cuda"):
+            bench.plan(BenchSpec(preset=name))
+        return
+    spec = BenchSpec(preset=name, device=device)
+    assert bench.plan(spec).startswith("timings-")
+    conditions = Conditions(device, bench.dtype_of(spec))
+    known = set(registry.every())
+    for section in bench.chosen(spec).sections:
+        module = __import__(section.module, fromlist=["points"])
+        assert module.points(section, conditions) and section.about()
+        if isinstance(section, Sweep | Decode):
+            assert known & set(section.operations)
+        if isinstance(section, Decode):
+            assert all(registry.every()[operation].step for operation in section.operations if operation in known)
+
+
+def test_the_gate_holds_what_a_release_promises():
+    sections = presets.presets("cpu")["gate"].sections
+    forward = [section for section in sections if isinstance(section, Sweep) and not section.backward]
+    assert {n for section in forward for n in section.lengths} == {512, 1024, 2048, 4096, 8192}
+    assert any(section.peers and 2048 in section.lengths for section in forward)
+    assert any(section.backward and section.lengths == (4096,) for section in sections if isinstance(section, Sweep))
+    assert {512, 131_072} <= {n for section in sections if isinstance(section, Decode) for n in section.contexts}
+    assert (32_768,) in [section.lengths for section in presets.presets("cpu")["long"].sections if isinstance(section, Sweep)]
+
+
+def test_table5_has_the_published_conditions():
+    lengths, batches = presets.presets("cuda")["table5"].sections
+    assert (lengths.batches, lengths.heads, lengths.padded) == ((16,), 16, False)
+    assert set(lengths.lengths) == {2048, 4096, 8192, 16_384, 32_768}
+    assert batches.lengths == (16_384,) and {1, 2, 4, 8, 32, 64} == set(batches.batches)
+    assert bench.dtype_of(BenchSpec(preset="table5", device="cuda")) == "bfloat16"
+
+
+def test_only_some_operations_and_lengths(short):
+    rows, _ = bench.measure(BenchSpec(operations=("taylor",), lengths=(64,)))
+    assert [(row["op"], row["n"], row["measure"]) for row in rows] == [
+        ("taylor", 64, "forward"), ("taylor", 64, "decode step")]
+    with pytest.raises(SpecError, match="does not time lavo"):
+        bench.plan(BenchSpec(operations=("lavo",)))
+
+
+def test_a_gpu_that_is_not_there_is_a_clear_mistake(home):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(SpecError, match="no CUDA device"):
+        bench.run(BenchSpec(device="cuda"), Store())
 
 
 def test_threads_are_given_back(short, monkeypatch):
     seen = []
-    monkeypatch.setattr(bench, "measure_length", lambda n, spec: seen.append(torch.get_num_threads()) or [])
+    monkeypatch.setattr(sweep, "measure", lambda *_: seen.append(torch.get_num_threads()) or [])
     before = torch.get_num_threads()
-    bench.measure(BenchSpec(threads=2))
+    bench.measure(BenchSpec(threads=2, operations=("prefix",)))
     assert seen == [2, 2] and torch.get_num_threads() == before
 
 
-def test_competitors_take_turns():
-    calls = []
-    times = take_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, threads=1, seconds=0, fewest=3)
-    assert calls[-6:] == ["a", "b"] * 3 and len(times["a"].work) == 3
-
-
-def test_a_waiting_run_is_contended():
-    times = take_turns({"idle": lambda: time.sleep(0.01)}, threads=1, seconds=0, fewest=3)["idle"]
-    assert times.contended and times.best < 5e-3, "sleep is not work"
-    assert not Times([0.01] * 3, [0.0101] * 3).contended
-    assert Times([0.01, 0.03, 0.03], [0.01, 0.03, 0.03]).contended, "with several threads: far from the best"
-
-
-def test_peak_bytes_are_counted_exactly():
-    x = torch.zeros(1000)
-
-    def call():
-        y = x + 1          # 4000
-        y = y * 2          # 8000 alive, then 4000
-        return (y + y)     # 8000 alive
-
-    assert peak_bytes(call) == 8000
-    assert peak_bytes(lambda: x.view(10, 100)) == 0, "a view allocates nothing"
-    assert peak_bytes(lambda: x.add_(1)) == 0
+def test_numbers_of_a_row_are_finite_or_null(short):
+    rows, _ = bench.measure(BenchSpec())
+    for row in rows:
+        assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))

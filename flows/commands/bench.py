@@ -1,0 +1,61 @@
+"""`reread bench`: the tables of a run, and the list of what can be timed."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Any
+
+from flows.commands.output import console, document, say, table
+
+
+def show_timings(rows: list[dict[str, Any]], folder: Path) -> None:
+    """One table a measure, then the published figures that have a counterpart, then what is not here."""
+    from tasks.bench import NOTES
+    from tasks.benchmarks import page
+
+    shown = console()
+    for one in page.tables(rows):
+        shown.print(one.rich())
+    beside = page.compared(rows)
+    if beside.rows:
+        shown.print(beside.rich())
+    absent = json_format.loads((folder / NOTES).read_text(encoding="utf-8"))["absent"]
+    for sentence in absent:
+        say(f"not here: {sentence}")
+    refused = [row for row in rows if row["ms"] is None]
+    if refused:
+        say(f"{len(refused)} rows have no time: their check is red")
+    contended = sum(bool(row["contended"]) for row in rows)
+    if contended:
+        say(f"{contended} of {len(rows)} rows are contended: something else used the processor; ratios still compare")
+
+
+def list_bench(json: bool) -> None:
+    """Presets with their sections, operations with their implementations and whether each runs here."""
+    from tasks.benchmarks import presets, registry
+    from tasks.benchmarks.operation import Setting
+
+    found = {name: {"about": one.about, "takes": one.takes, "needs": "a CUDA GPU" if one.cuda else None,
+                    "sections": [section.about() for section in one.sections]}
+             for name, one in presets.presets("cpu").items()}
+    here = Setting(2048)
+    operations = {operation.name: {"about": operation.about, "implementations": [form.name for form in operation.implementations],
+                                   "here": [form.name for form in operation.running(here, peers=True)],
+                                   "decode": operation.step is not None}
+                  for operation in registry.every().values()}
+    if json:
+        document({"presets": found, "operations": operations})
+        return
+    table(["preset", "takes", "what"], [[name, one["takes"], one["about"]] for name, one in found.items()],
+          title="Presets, as on a CPU")
+    say()
+    for name, one in found.items():
+        if name != "full":
+            say(f"{name}:")
+            for section in one["sections"]:
+                say(f"  {section}")
+    say()
+    table(["operation", "what", "here, at 2,048 tokens", "elsewhere"],
+          [[name, one["about"], ", ".join(one["here"]), ", ".join(set(one["implementations"]) - set(one["here"]))]
+           for name, one in operations.items()], title="Operations")

@@ -1,0 +1,1 @@
+"""One file per operation. Each has `OPERATIONS`; one whose kernels are not in this build is not shown."""

@@ -1,0 +1,182 @@
+"""Operations against length and batch, forward or forward and backward: check, then time in turns what passed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from storage import logs
+from tasks.benchmarks import machine, registry
+from tasks.benchmarks.conditions import Conditions
+from tasks.benchmarks.operation import (
+    NAIVE_TOKENS,
+    PROOF_TOLERANCE,
+    TOLERANCE,
+    Implementation,
+    Inputs,
+    Operation,
+    Setting,
+    doubled,
+)
+from tasks.benchmarks.rows import relative, row, shown, timed
+from tasks.benchmarks.sections import BACKWARD, FORWARD, Sweep
+from tasks.timing import observed
+
+log = logs.get("tasks.bench")
+
+
+@dataclass
+class Candidate:
+    """One implementation at one point, and what its check found."""
+
+    operation: Operation
+    form: Implementation
+    function: Callable[[], object]
+    error: float = math.inf
+    truth: str = ""
+    note: str | None = None
+    peak: int | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.operation.name}/{self.form.name}"
+
+
+def points(section: Sweep, conditions: Conditions) -> list[tuple[int, int]]:
+    """(batch, length) of every point."""
+    lengths = [n for n in section.lengths if not conditions.lengths or n in conditions.lengths]
+    return [(batch, n) for batch in section.batches for n in lengths] if conditions.wanted(section.operations) else []
+
+
+def measure(section: Sweep, point: tuple[int, int], conditions: Conditions) -> list[dict]:
+    """The rows of one point. On a CPU all operations take turns; on a GPU one after another, which spares memory."""
+    batch, n = point
+    setting = Setting(n, batch, section.heads, conditions.torch_dtype, conditions.device, conditions.seed, section.padded)
+    names = conditions.wanted(section.operations)
+    groups = [names] if conditions.device == "cpu" else [(name,) for name in names]
+    rows: list[dict] = []
+    with torch.set_grad_enabled(section.backward):
+        for group in groups:
+            rows += _together(section, group, setting, conditions)
+    return compare(rows)
+
+
+def _together(section: Sweep, names: tuple[str, ...], setting: Setting, conditions: Conditions) -> list[dict]:
+    candidates = [candidate for operation in registry.choose(names)
+                  for candidate in checked(operation, section, setting)]
+    tolerance = TOLERANCE[setting.dtype]
+    passed = [one for one in candidates if one.error <= tolerance]
+    times = conditions.clock({one.key: one.function for one in passed}, seconds=section.seconds, fewest=section.fewest)
+    return [_row(one, setting, section, conditions, times.get(one.key), tolerance) for one in candidates]
+
+
+def _row(one: Candidate, setting: Setting, section: Sweep, conditions: Conditions, times, tolerance: float) -> dict:
+    count = one.operation.count(setting)
+    found = row(op=one.operation.name, backend=one.form.name, measure=BACKWARD if section.backward else FORWARD,
+                n=setting.n, batch=setting.batch, heads=setting.heads, **conditions.label, error=shown(one.error),
+                tolerance=tolerance, truth=one.truth, note=one.note or one.form.note,
+                flops=count.flops * (3 if section.backward else 1), bytes=count.bytes * (3 if section.backward else 1))
+    if times is None:
+        log.error("%s (%s) at %d tokens: %s; no time is reported", one.operation.name, one.form.name, setting.n,
+                  one.note or f"error {one.error:.1e} is above {tolerance:.0e}")
+        return found
+    found |= {**timed(times), "peak_bytes": one.peak}
+    found["tokens_per_second"] = setting.batch * setting.n / times.best
+    bandwidth = machine.bandwidth(setting.device)
+    if bandwidth:
+        found["floor_fraction"] = found["bytes"] / bandwidth / times.best
+    return found
+
+
+def compare(rows: list[dict]) -> list[dict]:
+    """Fill in the ratios of rows of one point: against torch's attention, and against the quickest peer of the same
+    operation."""
+    def quickest(chosen: list[dict]) -> dict | None:
+        return min((one for one in chosen if one["ms"] is not None), key=lambda one: one["ms"], default=None)
+
+    sdpa = quickest([one for one in rows if (one["op"], one["backend"]) == ("sdpa", "torch")])
+    ours = {(operation.name, form.name) for operation in registry.every().values()
+            for form in operation.implementations if form.ours}
+    for one in rows:
+        if one["ms"] is None:
+            continue
+        if sdpa:
+            one["ratio_to_sdpa"] = sdpa["ms"] / one["ms"]
+        peer = quickest([other for other in rows if other["op"] == one["op"] and (other["op"], other["backend"]) not in ours])
+        if peer and (one["op"], one["backend"]) in ours and one["op"] != "sdpa":
+            one |= {"ratio_to_peer": peer["ms"] / one["ms"], "peer": peer["backend"]}
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------------------- checks
+def checked(operation: Operation, section: Sweep, setting: Setting) -> list[Candidate]:
+    """Every implementation that takes the setting, run once against the truth."""
+    forms = [form for form in operation.running(setting, section.peers) if section.naive or form.name != "naive"]
+    if not forms:
+        return []
+    if setting.n > NAIVE_TOKENS and operation.prove() > PROOF_TOLERANCE:
+        return [Candidate(operation, form, lambda: None, operation.prove(), "formula",
+                          "the formula itself differs from the naive form") for form in forms]
+    inputs = operation.draw(setting)
+    prepare = _backward if section.backward else _forward
+    return prepare(operation, forms, inputs, setting)
+
+
+def _forward(operation: Operation, forms: list[Implementation], inputs: Inputs, setting: Setting) -> list[Candidate]:
+    at, wanted, truth = operation.truth(doubled(inputs), setting)
+    candidates = []
+    for form in forms:
+        arranged = form.arrange(inputs)
+        one = Candidate(operation, form, lambda form=form, arranged=arranged: form.call(arranged), truth=truth)
+        try:
+            y, one.peak, _ = observed(one.function, setting.device)
+            one.error = relative(form.restore(y)[:, at], wanted)
+        except Exception as error:  # noqa: BLE001 - one broken form must not take the others' figures with it
+            one.note = f"{type(error).__name__}: {error}"
+        candidates.append(one)
+    return candidates
+
+
+def _backward(operation: Operation, forms: list[Implementation], inputs: Inputs, setting: Setting) -> list[Candidate]:
+    """The check lets gradients flow from the checked positions alone, so that its truth is affordable; it is linear in
+    them, and what is timed sends one from every position."""
+    exact = _leaves(doubled(inputs), operation)
+    at, y_at, truth = operation.truth(exact, setting)
+    dy_at = torch.randn(y_at.shape, generator=setting.generator(), dtype=torch.float64).to(setting.device)
+    wanted = torch.autograd.grad(y_at, [exact[name] for name in operation.leaves], dy_at)
+    return [_backward_candidate(Candidate(operation, form, lambda: None, truth=f"{truth}, and its gradients"), inputs,
+                                setting, at, y_at.detach(), dy_at, wanted) for form in forms]
+
+
+def _backward_candidate(one: Candidate, inputs: Inputs, setting: Setting, at: torch.Tensor, y_at: torch.Tensor,
+                        dy_at: torch.Tensor, wanted: tuple[torch.Tensor, ...]) -> Candidate:
+    form = one.form
+    try:
+        arranged = _leaves(form.arrange(inputs), one.operation)
+        leaves = [arranged[name] for name in one.operation.leaves]
+        (y, found), one.peak, _ = observed(lambda: _sparse(form, arranged, leaves, at, dy_at), setting.device)
+        one.error = max(relative(form.restore(y)[:, at], y_at), *(
+            relative(form.restore(got) if got.dim() >= 3 else got, expected) for got, expected in zip(found, wanted)))
+        dy = torch.randn_like(y)
+        one.function = lambda: torch.autograd.grad(form.call(arranged), leaves, dy)
+    except Exception as error:  # noqa: BLE001 - one broken form must not take the others' figures with it
+        one.error, one.note = math.inf, f"{type(error).__name__}: {error}"
+    return one
+
+
+def _sparse(form: Implementation, arranged: Inputs, leaves: list[torch.Tensor], at: torch.Tensor, dy_at: torch.Tensor):
+    """(y, gradients) where only the positions `at` send one back."""
+    y = form.call(arranged)
+    dy = torch.zeros_like(form.restore(y))
+    dy[:, at] = dy_at.to(y.dtype)
+    return y.detach(), torch.autograd.grad(y, leaves, form.restore(dy))
+
+
+def _leaves(inputs: Inputs, operation: Operation) -> Inputs:
+    """The inputs, those that get gradients as leaves of their own."""
+    return {name: x.detach().clone().requires_grad_() if name in operation.leaves else x for name, x in inputs.items()}
+
+
