@@ -1,6 +1,6 @@
 """Compiles every Triton kernel for GPUs that are not here, and says what each needs: registers, stack, shared memory.
 
-    python -m kernels.compile [--json FILE] [OPERATION ...]
+    python -m kernels.compile [--json FILE] [--only PATTERN] [OPERATION ...]
 
 A stack above 0 is a spill (`LOCAL` stays 0 for these compilers). Registers move by tens between Triton versions, so only
 stack and shared memory have limits here. Must run in a process without TRITON_INTERPRET.
@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import concurrent.futures
 import importlib
+import itertools
 import json
+import multiprocessing
 import os
 import pkgutil
 import re
@@ -108,14 +111,28 @@ def _amd(compiled: Any) -> dict[str, Any]:
             "matrix": {"MFMA": len(re.findall(r"\bv_mfma_", listing))}}
 
 
-def rows(chosen: list[str], targets: tuple[int | str, ...] = TARGETS) -> Iterator[dict[str, Any]]:
-    """One row a kernel and target, as they are compiled."""
+def plan(chosen: list[str], targets: tuple[int | str, ...] = TARGETS, only: str = "") -> list[tuple[str, int, int | str]]:
+    """(module, place among its variants, target) of every kernel whose name contains the pattern."""
     found = operations()
-    for operation in chosen or sorted(found):
-        for module in found[operation]:
-            for target in targets:
-                for variant in module.variants(target):
-                    yield {"operation": operation, **compile_variant(variant, target)}
+    return [
+        (module.__name__, place, target)
+        for operation in chosen or sorted(found) for module in found[operation] for target in targets
+        for place, variant in enumerate(module.variants(target)) if re.search(only, variant.name)]
+
+
+def compile_planned(module: str, place: int, target: int | str) -> dict[str, Any]:
+    """The row of one entry of the plan: what a worker process is handed."""
+    variant = importlib.import_module(module).variants(target)[place]
+    return {"operation": module.split(".")[1], **compile_variant(variant, target)}
+
+
+def rows(planned: list[tuple[str, int, int | str]], processes: int) -> Iterator[dict[str, Any]]:
+    """One row a kernel and target, in the plan's order, as they are compiled."""
+    if processes == 1:
+        yield from itertools.starmap(compile_planned, planned)
+        return
+    with concurrent.futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(compile_planned, *zip(*planned))
 
 
 def faults(row: dict[str, Any]) -> list[str]:
@@ -129,7 +146,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kernels.compile", description=__doc__.splitlines()[0])
     parser.add_argument("operation", nargs="*", help="operations to compile (default: all)")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
-    parser.add_argument("--target", action="append", help="80, 90, 100 or gfx942 (default: all)")
+    parser.add_argument("--target", action="append", choices=[str(target) for target in TARGETS], help="default: all")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="kernels whose name contains this regular expression")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: one a core)")
     options = parser.parse_args(arguments)
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.error("TRITON_INTERPRET is set: the interpreter cannot compile; unset it")
@@ -140,7 +159,10 @@ def main(arguments: list[str] | None = None) -> int:
     out = sys.stdout.write
     out(line.format("kernel", "target", "warps", "registers", "stack", "shared", "matrix instructions") + "\n")
     table, bad = [], 0
-    for row in rows(options.operation, targets):
+    planned = plan(options.operation, targets, options.only)
+    if not planned:
+        parser.error(f"no kernel's name contains {options.only!r}")
+    for row in rows(planned, max(options.jobs, 1)):
         table.append(row)
         # AMD's figures are shown; the kernels are tuned for NVIDIA's
         wrong = faults(row) if row["target"].startswith("sm_") else []
