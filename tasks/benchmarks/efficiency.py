@@ -82,7 +82,7 @@ def measure(section: Efficiency, system: str, conditions: Conditions) -> list[di
     longest = max((*section.lengths, *section.simulated))
     ids = torch.randint(section.vocabulary, (1, longest + 1), generator=generator).to(conditions.device)
     kind = SYSTEMS[system][0]
-    known = {"op": system, "backend": f"{kind}, scores in memory" if system == "Vanilla" else kind, "batch": 1,
+    known = {"op": system, "backend": f"{kind}, unfused" if system == "Vanilla" else kind, "batch": 1,
              "heads": section.heads, **conditions.label, "tolerance": TOLERANCE[conditions.dtype],
              "truth": f"the model in float64, {CHECKED} tokens", "note": f"{section.layers} layers, width {section.width}"}
     with attention_of(system):

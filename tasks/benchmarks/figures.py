@@ -14,6 +14,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 
+from tasks.benchmarks.published import ratio as published_ratio
 from tasks.benchmarks.sections import (
     BACKWARD,
     DECODE,
@@ -128,11 +129,15 @@ def ratios(rows: list[Row]) -> plt.Figure | None:
     for place, (_, ratio, colour, row, against) in enumerate(reversed(bars)):
         axis.barh(place, ratio - 1, left=1, color=colour, height=0.7, hatch="///" if row["contended"] else None,
                   edgecolor="white", linewidth=0.4)
-        axis.annotate(f"{ratio:.1f}" + ("" if against == "torch's attention" else f"  {against}"), (max(ratio, 1), place),
+        claim = published_ratio(row) if against == "torch's attention" else None
+        if claim:
+            axis.plot(claim, place, "D", color="black", markerfacecolor="white", markersize=5)
+        axis.annotate(f"{ratio:.2f}" * (ratio < 10) + f"{ratio:.1f}" * (ratio >= 10) + ("" if against == "torch's attention" else f"  {against}"), (max(ratio, 1), place),
                       xytext=(4, 0), textcoords="offset points", va="center", fontsize=7)
     axis.axvline(1, color="black", linewidth=1.2)
     axis.set_xscale("log")
-    axis.set_xlim(min(0.5, 0.8 * min(bar[1] for bar in bars)), 3.2 * max(bar[1] for bar in bars))
+    axis.set_xlim(min(0.5, 0.8 * min(bar[1] for bar in bars)),
+                  3.2 * max(max(bar[1], published_ratio(bar[3]) or 0) for bar in bars))
     _plain(axis.xaxis)
     axis.set_yticks(range(len(bars)), [bar[0] for bar in reversed(bars)], fontsize=7)
     axis.set_ylim(-0.7, len(bars) - 0.3)
@@ -140,10 +145,13 @@ def ratios(rows: list[Row]) -> plt.Figure | None:
     axis.grid(axis="x", alpha=0.3)
     handles = [plt.Rectangle((0, 0), 1, 1, color=PALETTE[0]), plt.Rectangle((0, 0), 1, 1, color=PALETTE[1]),
                plt.Rectangle((0, 0), 1, 1, facecolor="white", edgecolor=GREY, hatch="///")]
-    labels = ["than torch's attention", "than the quickest peer of the operation (named)", "contended"]
-    chosen = [0] + [1] * any(bar[2] == PALETTE[1] for bar in bars) + [2] * any(bar[3]["contended"] for bar in bars)
+    handles.append(plt.Line2D([], [], marker="D", color="black", markerfacecolor="white", linestyle="none", markersize=5))
+    labels = ["than torch's attention", "than the quickest peer of the operation (named)", "contended",
+              "published: over FlashAttention-2, NVIDIA H100"]
+    chosen = [0] + [1] * any(bar[2] == PALETTE[1] for bar in bars) + [2] * any(bar[3]["contended"] for bar in bars) + [
+        3] * any(published_ratio(bar[3]) for bar in bars)
     axis.legend([handles[i] for i in dict.fromkeys(chosen)], [labels[i] for i in dict.fromkeys(chosen)], fontsize=7,
-                loc="upper center", bbox_to_anchor=(0.4, -0.6 / (1.6 + 0.26 * len(bars)) - 0.02), ncols=3, frameon=False)
+                loc="upper center", bbox_to_anchor=(0.35, -0.6 / (1.6 + 0.26 * len(bars)) - 0.02), ncols=2, frameon=False)
     axis.set_title("Ratios within this run\n" + conditions([bar[3] for bar in bars]), fontsize=9)
     return figure
 
@@ -182,7 +190,7 @@ def growth(rows: list[Row]) -> plt.Figure | None:
                                     (axes[2], "ms", 1, "milliseconds a step, measured")):
         for place, kind in enumerate(kinds):
             own = sorted((row for row in rows if row["op"] == kind), key=lambda row: row["n"])
-            colour, style = PALETTE[place % len(PALETTE)], ("-", "--", ":")[place // len(PALETTE) % 3]
+            colour, style = PALETTE[place % len(PALETTE)], ("-", "--", ":", "-.")[place % 4]     # equal lines stay visible
             points = [(row["n"], row[key] / scale) for row in own if row[key]]
             axis.plot(*zip(*points), style, color=colour, linewidth=1.3, label=kind)
             if key == "state_bytes":
@@ -194,7 +202,7 @@ def growth(rows: list[Row]) -> plt.Figure | None:
         _log(axis)
         axis.set_xlabel("history (tokens)")
         axis.set_ylabel(label, fontsize=8)
-    axes[0].legend(fontsize=7)
+    axes[1].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=min(7, len(kinds)), frameon=False)
     _title(figure, "Cost of one more token as the history grows, one layer", rows)
     return figure
 
@@ -218,10 +226,10 @@ def models(rows: list[Row]) -> plt.Figure | None:
                           textcoords="offset points", va="center", fontsize=7)
         axis.set_xlim(0, 1.18 * max((row[key] for row in own), default=1))
         axis.set_yticks(range(len(names)), reversed(names), fontsize=8)
-        axis.set_xlabel(label + (" (hatched: contended)" if any(row["contended"] for row in own) else ""), fontsize=8)
+        axis.set_xlabel(label, fontsize=8)
         axis.set_title(f"{measure}: {own[0]['n']:,} tokens" if own else measure, fontsize=9)
         axis.grid(axis="x", alpha=0.3)
-    _title(figure, "Whole models, random weights", rows)
+    _title(figure, "Whole models, random weights", rows, "hatched")
     return figure
 
 
@@ -258,6 +266,9 @@ def protocols(rows: list[Row]) -> plt.Figure | None:
                 if (row["op"], row["measure"], row["n"]) == (system, measure, longest):
                     axes[2].bar(place + (side - 0.5) * 0.38, row["tokens_per_second"], 0.36, hatch=hatch,
                                 color=PALETTE[place % len(PALETTE)], edgecolor="white")
+                    if row["contended"]:
+                        axes[2].plot(place + (side - 0.5) * 0.38, row["tokens_per_second"] * 1.06, "x", color="black",
+                                     markersize=4)
     _log(axes[2])
     axes[2].set_xticks(range(len(systems)), [system.replace(" + ", "\n+ ") for system in systems], fontsize=7, rotation=30)
     axes[2].set_ylabel(f"tokens/s over {longest:,} tokens;\nplain: by prefixes, hatched: incremental", fontsize=8)
@@ -329,6 +340,6 @@ def _plain(axis) -> None:
     axis.set_tick_params(which="both", labelsize=7)
 
 
-def _title(figure: plt.Figure, text: str, rows: list[Row]) -> None:
-    crosses = "; crosses: contended" if any(row["contended"] for row in rows) else ""
-    figure.suptitle(f"{text}{crosses}\n{conditions(rows)}", fontsize=9.5)
+def _title(figure: plt.Figure, text: str, rows: list[Row], mark: str = "crosses") -> None:
+    contended = f"; {mark}: contended" if any(row["contended"] for row in rows) else ""
+    figure.suptitle(f"{text}{contended}\n{conditions(rows)}", fontsize=9.5)

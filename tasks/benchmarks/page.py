@@ -16,12 +16,17 @@ def tables(rows: list[Row]) -> list[Table]:
     """One table a measure, with the columns that say something there."""
     found = []
     for measure in dict.fromkeys(row["measure"] for row in rows):
-        own = [row for row in rows if row["measure"] == measure]
+        own = sorted((row for row in rows if row["measure"] == measure), key=_place)
         columns = [(title, [cell(row) for row in own]) for title, cell in COLUMNS if title not in _dropped(measure)]
         columns = [(title, cells) for title, cells in columns if title in KEPT or any(cell not in ("", "–") for cell in cells)]
         found.append(Table(measure.replace(" ", "-"), f"{measure[0].upper()}{measure[1:]}: {conditions(own)}",
                            [title for title, _ in columns], [list(line) for line in zip(*(cells for _, cells in columns))]))
     return found
+
+
+def _place(row: Row) -> tuple:
+    """Lengths together where operations compete, systems together where one grows."""
+    return (row["batch"] or 0, row["n"]) if row["measure"] in (FORWARD, BACKWARD, DECODE) else ()
 
 
 def _dropped(measure: str) -> tuple[str, ...]:
@@ -74,8 +79,10 @@ COLUMNS = (
 
 def compared(rows: list[Row]) -> Table:
     """Ours and a paper's figure for the same operation and length, with what differs."""
-    table = Table("published", "Beside published figures", ["op", "backend", "n", "here", "published", "claim", "what differs"],
-                  note="Published values are as two study notes of the papers report them; they were not measured again.")
+    table = Table("published", "Beside published figures",
+                  ["op", "backend", "n", "here", "published", "x SDPA here", "x FA2 published", "claim", "what differs"],
+                  note="Published values are as two study notes of the papers report them; they were not measured again. "
+                       "Compare the ratios: each is within one machine.")
     for row in rows:
         claim = row["published"]
         if claim is None:
@@ -83,6 +90,7 @@ def compared(rows: list[Row]) -> Table:
         ratio = claim["unit"] == "x vanilla"
         here = f"{_times(row['ratio_to_vanilla'])} x vanilla" if ratio else f"{milliseconds(row['ms'])} ms"
         table.rows.append([row["op"], row["backend"], count(row["n"]), here, f"{claim['value']:g} {claim['unit']}",
+                           "" if ratio else _times(row["ratio_to_sdpa"]), _times(published.ratio(row)).replace("–", ""),
                            claim["claim_id"], claim["differs"]])
     return table
 

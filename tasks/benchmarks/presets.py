@@ -41,9 +41,9 @@ def presets(device: str) -> dict[str, Preset]:
     gate = (
         Decode(("sdpa", "taylor", "lavo"), CONTEXTS, seconds=0.1, **many),
         Sweep(MIXING, (512, 1024), seconds=0.3, fewest=5, **size),
-        Sweep(MIXING, (4096, 8192), seconds=0.8, fewest=2, **size),
+        Sweep(MIXING, (4096, 8192), seconds=0.6, fewest=2, **size),
         Sweep(MIXING, (2048,), peers=True, seconds=0.4, fewest=2, **size),
-        Sweep(("sdpa", "taylor"), (4096,), backward=True, seconds=0.8, fewest=2, **size),
+        Sweep(("sdpa", "taylor"), (4096,), backward=True, seconds=0.6, fewest=2, **size),
     )
     long = (Sweep(MIXING, (32_768,), seconds=3.0, fewest=1, **size),
             Sweep(MIXING, (8192, 16_384), seconds=2.0, fewest=2, **size),
@@ -59,7 +59,7 @@ def presets(device: str) -> dict[str, Preset]:
     return {
         "quick": Preset("attention, Taylor, prefix and LAVO on short rows", "seconds", (quick,), seconds=6),
         "gate": Preset("what a release must hold: lengths to 8,192, peers, gradients, decode", "under a minute", gate,
-                       seconds=30),
+                       seconds=24),
         "long": Preset("32,768 tokens, every scan, every peer", "minutes", long),
         "decode": Preset("one token after contexts of 512 to 131,072", "half a minute", decode),
         "models": Preset("whole models: time to first token, generation", "half a minute", models),

@@ -55,6 +55,18 @@ def differs(claim: dict[str, Any], row: dict[str, Any]) -> str:
     return "; ".join([*found, claim["conditions"]])
 
 
+def ratio(row: dict[str, Any]) -> float | None:
+    """How many times faster than FlashAttention-2 the paper's figure for this row is, at the same length and batch."""
+    own = row["published"]
+    if own is None or own["unit"] != "ms":
+        return None
+    by_id = {claim["claim_id"]: claim for claim in claims()}
+    claim = by_id[own["claim_id"]]
+    base = next((other for other in claims() if (other["op"], other["backend"], other["n"], other["batch"]) ==
+                 ("sdpa", "torch", claim["n"], claim["batch"])), None)
+    return None if base is None or claim["op"] == "sdpa" else base["value"] / claim["value"]
+
+
 def elsewhere(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Claims about measures taken here at lengths or batches that were not: for the report's second table."""
     linked = {row["published"]["claim_id"] for row in rows if row["published"]}

@@ -123,7 +123,7 @@ def recall_against_state(points: list[dict[str, Any]], architectures: list[str],
 def latency(rows: list[dict[str, Any]], path: Path) -> None:
     """Milliseconds against length, one line an operation; rows that failed their check are not drawn."""
     figure, axis = plt.subplots(figsize=(5.6, 3.8))
-    timed = [row for row in rows if row.get("ms") is not None]
+    timed = [row for row in rows if row.get("ms") is not None and row.get("measure", "forward") == "forward"]
     for i, key in enumerate(dict.fromkeys((row["op"], row["backend"]) for row in timed)):
         own = sorted((row["n"], row["ms"]) for row in timed if (row["op"], row["backend"]) == key)
         axis.plot(*zip(*own), marker="o", markersize=3, color=PALETTE[i % len(PALETTE)], label=f"{key[0]} ({key[1]})")

@@ -111,11 +111,14 @@ class Report:
         return table
 
     def _bench(self) -> Table:
-        table = Table("bench", "Operations on this CPU", ["operation", "backend", "length", "ms", "error", "times SDPA", "contended"],
-                      note="One thread, float32, forward. error: against the naive form in float64. times SDPA: how many times "
-                           "faster than PyTorch's causal attention in the same run. A row whose check fails has no time.")
+        device = next((row["device"] for row in self.found.timings if row.get("device")), "this CPU")
+        table = Table("bench", f"Operations on {device}",
+                      ["operation", "backend", "measure", "length", "ms", "error", "times SDPA", "contended"],
+                      note="ms: best repetition. error: against float64 (the naive form, or a formula proven on it). times SDPA: "
+                           "how many times faster than PyTorch's causal attention in the same run. A row whose check fails "
+                           "has no time.")
         for row in self.found.timings:
-            table.rows.append([row["op"], row["backend"], count(row["n"]),
+            table.rows.append([row["op"], row["backend"], row.get("measure", "forward"), count(row["n"]),
                                "–" if row.get("ms") is None else f"{row['ms']:.2f}",
                                "–" if row.get("error") is None else f"{row['error']:.1e}",
                                "–" if row.get("ratio_to_sdpa") is None else f"{row['ratio_to_sdpa']:.2f}",
