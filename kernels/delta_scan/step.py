@@ -17,7 +17,7 @@ def delta_step(
         q, k, v, beta = (x.to(state.dtype) for x in (q_BHK, k_BHK, v_BHV, beta_BH))
         held, in_place = state.view(B * H, K, -1), not torch.is_grad_enabled()
         if log_decay_BH is not None:
-            decay = log_decay_BH.to(state.dtype).exp().view(B * H, 1, 1)
+            decay = log_decay_BH.to(state.dtype).exp().reshape(B * H, 1, 1)
             held = held.mul_(decay) if in_place else held * decay
         key, value = k.reshape(B * H, 1, K), v.reshape(B * H, 1, -1)
         correction = (value - torch.bmm(key, held)) * beta.reshape(B * H, 1, 1)

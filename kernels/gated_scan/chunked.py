@@ -9,22 +9,19 @@ from kernels.gated_scan.scan import GatedScan, scan
 from kernels.taylor.chunked import differentiable
 from kernels.taylor.features import first_tokens
 
-
-def default_chunk(K: int, V: int) -> int:
-    """Tokens a step: a large state is dear to pass through, a small one cheap (measured, README.md)."""
-    return 32 if K * V <= 64 * 64 else 64
+CHUNK = 64  # tokens a step (measured, README.md)
 
 
 def gated_chunked(
     q_BLHK, k_BLHK, v_BLHV, log_decay, *, lengths_B, state, scale, chunk, return_state,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """See `kernels.gated_scan.gated_scan`. `chunk` is rounded up to a power of two."""
-    B, L, _, K = q_BLHK.shape
+    B, L = q_BLHK.shape[:2]
     # in aligned rows pads come last, so that only the state can see them
     keep_BL = first_tokens(lengths_B, L) if return_state else None
     log_decay = log_decay if log_decay.dim() == 4 else log_decay.unsqueeze(-1)
     form = GatedScan.apply if differentiable(q_BLHK, k_BLHK, v_BLHV, log_decay, state) else scan
     y_BLHV, after = form(
         q_BLHK, k_BLHK, v_BLHV, log_decay, None if state is None else state.flatten(0, 1), keep_BL, scale,
-        power_of_two(min(chunk or default_chunk(K, v_BLHV.shape[-1]), L)), return_state)
+        power_of_two(min(chunk or CHUNK, L)), return_state)
     return y_BLHV, after.unflatten(0, (B, -1)) if return_state else None

@@ -28,16 +28,20 @@ def in_halves(x_NCK: torch.Tensor, h: int) -> tuple[torch.Tensor, torch.Tensor]:
     return blocks[:, 0], blocks[:, 1]
 
 
+def lower_left(matrix_NCC: torch.Tensor, h: int) -> torch.Tensor:
+    """Later half against earlier half in every diagonal block of 2h tokens: a view (N, P, h, h)."""
+    N, C, _ = matrix_NCC.shape
+    blocks = matrix_NCC.view(N, C // (2 * h), 2 * h, C // (2 * h), 2 * h).diagonal(dim1=1, dim2=3)
+    return blocks.permute(0, 3, 1, 2)[:, :, h:, :h]
+
+
 class Triangle:
-    """(N, C, C) matrices, 0 above the diagonal, and the lower left quarter of every block of 2h tokens in them."""
+    """Memory for (N, C, C) matrices that are 0 above the diagonal, with its diagonal and `lower_left` for every h."""
 
     def __init__(self, N: int, C: int, dtype: torch.dtype, device: torch.device):
         self.matrix = torch.zeros(N, C, C, dtype=dtype, device=device)
         self.diagonal = self.matrix.diagonal(dim1=1, dim2=2)
-        self.quarters: list[torch.Tensor] = []  # (N, P, h, h) for h = 1, 2, 4 ...
-        for h in halves(C):
-            blocks = self.matrix.view(N, C // (2 * h), 2 * h, C // (2 * h), 2 * h).diagonal(dim1=1, dim2=3)
-            self.quarters.append(blocks.permute(0, 3, 1, 2)[:, :, h:, :h])
+        self.quarters = [lower_left(self.matrix, h) for h in halves(C)]
 
 
 def head_decay(logs_NC1: torch.Tensor, between: Triangle) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ from kernels.taylor.features import accumulator_dtype, autocast_off
 
 
 def stretches(L: int, chunk: int, G: int) -> list[slice]:
-    """The parts of a row that are taken apart at once: enough numbers to pay for a call, few enough for the cache."""
+    """The parts of a row that are taken apart at once: 2,048 tokens of all heads together (measured, README.md)."""
     tokens = chunk * max(1, 2048 // (G * chunk))
     return [slice(start, min(start + tokens, L)) for start in range(0, L, tokens)]
 

@@ -23,7 +23,7 @@ def gated_step(
     B, H, K = q_BHK.shape
     with without_autocast(q_BHK.device):
         q, k, v, logs = (x.to(state.dtype) for x in (q_BHK, k_BHK, v_BHV, log_decay))
-        decay = logs.exp().view(B * H, -1, 1)
+        decay = logs.exp().reshape(B * H, -1, 1)
         held = state.view(B * H, K, -1)
         key, value = k.reshape(B * H, K, 1), v.reshape(B * H, 1, -1)
         if torch.is_grad_enabled():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.gated_scan.decay import Triangle, halves, head_decay, in_halves
+from kernels.gated_scan.decay import Triangle, halves, head_decay, in_halves, lower_left
 
 
 class Parts(NamedTuple):
@@ -56,7 +56,8 @@ def channel_parts(q, k, logs, triangle: Triangle) -> Parts:
     q.mul_(block)
     for h, quarter in zip(halves(q.shape[1]), triangle.quarters):
         (earlier, _), (_, later), (first, second) = in_halves(k, h), in_halves(q, h), in_halves(block, 1)
-        quarter.copy_(torch.bmm(later, earlier.transpose(1, 2)).view(quarter.shape))
+        products = (later * earlier).sum(-1) if h == 1 else torch.bmm(later, earlier.transpose(1, 2))
+        quarter.copy_(products.view(quarter.shape))
         later.mul_(first)
         earlier.mul_(second)
         block = first * second
@@ -65,16 +66,14 @@ def channel_parts(q, k, logs, triangle: Triangle) -> Parts:
 
 def channel_gradients(q, k, logs, d_weights, triangle: Triangle) -> Gradients:
     """The gradient of `channel_parts`; d_weights (N, C, C) may hold anything above the diagonal."""
-    N, C, K = q.shape
     total = logs.sum(1).exp().unsqueeze(-1)
     triangle.diagonal.copy_(torch.linalg.vecdot(q, k))
     own = d_weights.diagonal(dim1=1, dim2=2).unsqueeze(-1)
     dq, dk = k * own, q * own
-    prefix = block = logs.exp()
-    prefix, suffix = prefix.clone(), torch.ones_like(logs)
-    for h, quarter in zip(halves(C), triangle.quarters):
-        blocks = d_weights.view(N, C // (2 * h), 2 * h, C // (2 * h), 2 * h).diagonal(dim1=1, dim2=3)
-        d_quarter = blocks.permute(0, 3, 1, 2)[:, :, h:, :h].reshape(-1, h, h)
+    block = logs.exp()
+    prefix, suffix = block.clone(), torch.ones_like(logs)
+    for h, quarter in zip(halves(q.shape[1]), triangle.quarters):
+        d_quarter = lower_left(d_weights, h).reshape(-1, h, h)
         later, earlier = in_halves(prefix, h)[1], in_halves(suffix, h)[0]
         seen, kept = in_halves(q, h)[1] * later, in_halves(k, h)[0] * earlier
         quarter.copy_(torch.bmm(seen, kept.transpose(1, 2)).view(quarter.shape))
