@@ -11,7 +11,7 @@ BESIDE := .triton/$(TRITON)
 # kernels of the published models' sizes
 SHIPPED := K16 V64 bf16|bf16 64 table causal|bf16 64 lavo
 
-.PHONY: study test test-interpreter test-triton test-long kernel-table lint env clean help
+.PHONY: study test test-interpreter test-triton test-long kernel-table gpu-check lint env clean help
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -57,3 +57,6 @@ $(STAMP): pyproject.toml constraints.txt
 clean:           ## remove caches; artifacts (.reread) and the environment stay
 	rm -rf .triton .pytest_cache .ruff_cache build *.egg-info
 	find . -name __pycache__ -not -path "./$(VENV)/*" -prune -exec rm -rf {} +
+
+gpu-check: $(STAMP)  ## on a machine with a GPU: are the Triton kernels right, do runs agree, how fast are they
+	$(BIN)/python -m kernels.gpu_check --out tests/golden/gpu

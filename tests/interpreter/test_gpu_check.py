@@ -1,0 +1,41 @@
+"""The prepared script for a GPU, at toy sizes: every check is made, a red one is told, nothing is timed."""
+
+import json
+
+import pytest
+import torch
+
+from kernels import gpu_check
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(gpu_check, "TOY", {"lengths": (1, 5), "heads": 1, "race": 5, "repeats": 1})
+
+
+def test_every_operation_is_checked(tmp_path):
+    assert gpu_check.main(["--out", str(tmp_path)]) == 0
+    [file] = tmp_path.iterdir()
+    result = json.loads(file.read_text())
+    assert [row["op"] for row in result["checks"]] == [case.name for case in gpu_check.CASES]
+    assert all(row["right"] and row["same_bits"] and max(row["errors"].values()) <= row["tolerance"] for row in result["checks"])
+    assert "step" in result["checks"][0]["errors"]
+    assert result["times"] == [] and result["facts"]["card"] == "interpreter"
+
+
+@pytest.mark.parametrize("fault", ["wrong", "not finite", "moving"])
+def test_a_red_check_is_told(tmp_path, monkeypatch, fault):
+    case, turns = gpu_check.CASES[0], iter(range(1000))
+
+    def call(tensors, lengths_B, backend):
+        y, *state = case.call(tensors, lengths_B, "chunked")
+        if backend == "triton":
+            y = {"wrong": y * 1.001, "not finite": y * torch.inf, "moving": y * (1 + 1e-6 * next(turns))}[fault]
+        return y, *state
+
+    monkeypatch.setattr(gpu_check, "CASES", (gpu_check.Case("taylor", case.inputs, call, 1),))
+    assert gpu_check.main(["--out", str(tmp_path)]) == 1
+    [file] = tmp_path.iterdir()
+    [row] = json.loads(file.read_text())["checks"]
+    assert not row["right"]
+    assert row["same_bits"] is (fault == "wrong")
