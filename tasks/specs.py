@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Order = Literal["default", "question_first", "alternate", "twice", "repeat", "filler"]
 ORDERS: tuple[Order, ...] = ("default", "question_first", "alternate", "twice", "repeat", "filler")
@@ -228,6 +228,14 @@ class BenchSpec(Spec):
     operations: tuple[str, ...] = Field((), description="Only these operations of the preset; empty = all")
     lengths: tuple[int, ...] = Field((), description="Only these lengths of the preset; empty = all [tokens]")
     machine: str | None = Field(None, description="Whose figures these are; empty = this machine's processor or GPU")
+
+    @field_validator("operations", "lengths", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        """`taylor`, `taylor,sdpa`, 512 and lists alike."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return (value,) if isinstance(value, int) else value
 
 
 # ------------------------------------------------------------------------------------------------------------ study

@@ -252,6 +252,8 @@ def test_only_some_operations_and_lengths(short):
     rows, _ = bench.measure(BenchSpec(operations=("taylor",), lengths=(64,)))
     assert [(row["op"], row["n"], row["measure"]) for row in rows] == [
         ("taylor", 64, "forward"), ("taylor", 64, "decode step")]
+    assert BenchSpec(operations="taylor, sdpa", lengths=512) == BenchSpec(operations=("taylor", "sdpa"), lengths=[512])
+    assert BenchSpec(lengths="512,2048").lengths == (512, 2048)
     with pytest.raises(SpecError, match="does not time lavo"):
         bench.plan(BenchSpec(operations=("lavo",)))
 
