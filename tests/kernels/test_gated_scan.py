@@ -25,15 +25,20 @@ def first(lengths_B, L):
     return (torch.arange(L) < lengths_B[:, None])[..., None, None]
 
 
-def test_two_tokens_by_hand():
-    """8/2 + 2·3 = 10, then 10/4 + 1·(-1) = 1.5; read with 3 and 2, halved. The decay acts before the write."""
-    q, k, v = (torch.tensor(x).view(1, 2, 1, 1) for x in ((3.0, 2.0), (2.0, 1.0), (3.0, -1.0)))
-    decay = torch.tensor((0.5, 0.25)).log().view(1, 2, 1)
-    for log_decay in (decay, decay.unsqueeze(-1)):
-        for backend in ("naive", "chunked"):
-            y, state = gated_scan(q, k, v, log_decay, state=torch.full((1, 1, 1, 1), 8.0), scale=0.5, backend=backend,
-                                  return_state=True)
-            assert y.flatten().tolist() == pytest.approx([15.0, 1.5]) and state.item() == pytest.approx(1.5)
+@KINDS
+def test_two_tokens_by_hand(kind):
+    """8/2 + 2·3 = 10, then 10/4 + 1·(-1) = 1.5; read with 3 and 2, halved. The decay acts before the write.
+
+    A second channel holds 4 and fades by 1/8, then not at all; nobody reads or writes it.
+    """
+    q, k, v = (torch.tensor(x).view(1, 2, 1, -1) for x in (((3.0, 0.0), (2.0, 0.0)), ((2.0, 0.0), (1.0, 0.0)), (3.0, -1.0)))
+    decay = torch.tensor(((0.5, 0.125), (0.25, 1.0))).log().view(1, 2, 1, 2)
+    log_decay = decay if kind == "channel" else decay[..., 0]
+    for backend in ("naive", "chunked"):
+        y, state = gated_scan(q, k, v, log_decay, state=torch.tensor((8.0, 4.0)).view(1, 1, 2, 1), scale=0.5,
+                              backend=backend, return_state=True)
+        assert y.flatten().tolist() == pytest.approx([15.0, 1.5])
+        assert state.flatten().tolist() == pytest.approx([1.5, 0.5])
 
 
 @KINDS
@@ -155,14 +160,15 @@ def test_one_strength_throughout(strength, kind):
 
 @KINDS
 def test_the_state_after_131072_tokens(kind):
-    """Writes of 1 that fade by e^-1e-4 a token: a geometric sum. One rounded decay a token would be off by 3e-4."""
+    """Writes of 1 that fade by e^-1e-4 a token: a geometric sum. One rounded decay a token would be off by 2e-4."""
     L, g = 131072, -1e-4
-    one = torch.ones(1, L, 1, 1)
-    log_decay = torch.full((1, L, 1, 1)[: 3 + (kind == "channel")], g)
-    y, state = gated_scan(one, one, one, log_decay, return_state=True)
+    one = torch.ones(1, L, 1, 2)
+    log_decay = torch.full((1, L, 1, 2)[: 3 + (kind == "channel")], g)
+    y, state = gated_scan(one, one, one[..., :1], log_decay, scale=0.5, return_state=True)
     g = float(torch.tensor(g))
-    expected = math.expm1(g * L) / math.expm1(g)
-    assert state.item() == pytest.approx(expected, rel=2e-5) and y[0, -1].item() == pytest.approx(expected, rel=2e-5)
+    expected = [math.expm1(g * L) / math.expm1(g)] * 2
+    assert state.flatten().tolist() == pytest.approx(expected, rel=2e-5)
+    assert y[0, -1].item() == pytest.approx(expected[0], rel=2e-5)
 
 
 def test_heads_and_channels_agree_where_all_channels_fade_alike():
