@@ -205,6 +205,10 @@ def test_bfloat16_keeps_float32_sums():
     expected, truth = linear_scan(q.double(), k.double(), v.double(), backend="naive", return_state=True)
     assert error([y], [expected]) <= TOLERANCE[torch.bfloat16]
     assert error(state, truth) <= 2e-5
+    state = empty_state(B, H, F, V, torch.bfloat16)
+    for t in range(300):
+        y, state = linear_step(q[:, t], k[:, t], v[:, t], state)
+    assert y.dtype == torch.bfloat16 and error(state, truth) <= 2e-5
 
 
 def test_features_may_be_wider_than_values():
