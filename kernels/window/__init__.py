@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from kernels.backends import choose_backend
@@ -9,6 +11,7 @@ from kernels.errors import LayoutError
 from kernels.taylor import check_inputs
 from kernels.taylor.features import without_autocast
 from kernels.window.chunked import window_chunked
+from kernels.window.limits import triton_refusal
 from kernels.window.naive import window_naive
 
 __all__ = ["window"]
@@ -43,13 +46,20 @@ def window(
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
     check_window(window, reach, table, q_BLHK.shape[2])
     check_past(reach, past_k, past_v, past_B)
-    backend = choose_backend("window", backend, q_BLHK.device)
+    backend = choose_backend("window", backend, q_BLHK.device, fast={"triton": triton_refusal(q_BLHK, v_BLHV)})
     if q_BLHK.numel() == 0:
         return torch.zeros_like(v_BLHV)
-    form = window_naive if backend == "naive" else window_chunked
+    form = {"naive": window_naive, "chunked": window_chunked, "triton": window_triton}[backend]
     with without_autocast(q_BLHK.device):
         return form(q_BLHK, k_BLHK, v_BLHV, window=window, reach=reach, table=table, past_k=past_k, past_v=past_v,
                     past_B=past_B, lengths_B=lengths_B, scale=q_BLHK.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def window_triton(*tensors: torch.Tensor, **settings: Any) -> torch.Tensor:
+    """The GPU form, whose library is loaded when it is first asked for."""
+    from kernels.window.triton import window_triton as form
+
+    return form(*tensors, **settings)
 
 
 def check_window(window: int, reach: str, table: torch.Tensor | None, H: int) -> None:

@@ -50,15 +50,21 @@ def plain_frame(reach: str, C: int, W: int, dtype: torch.dtype, device: torch.de
     return frame(torch.zeros(1, 2 * W - 1, dtype=dtype, device=device), reach, C, W)
 
 
+def diagonal_sums(gradient_TCN: torch.Tensor) -> torch.Tensor:
+    """(T, N + C - 1) sums along the diagonals of matrices: entry e of those whose column minus row is e - (C - 1)."""
+    T, C, N = gradient_TCN.shape
+    width = N + C - 1
+    skewed = gradient_TCN.new_zeros(T, C, width)
+    skewed.as_strided((T, C, N), (C * width, width - 1, 1), C - 1).copy_(gradient_TCN)
+    return skewed.sum(1)
+
+
 def table_gradient(gradient_TCN: torch.Tensor, reach: str, W: int) -> torch.Tensor:
     """Gradient (T, 2W-1) of the tables from that of the frame, which is 0 where nothing is seen."""
-    T, C, N = gradient_TCN.shape
+    T, C, _ = gradient_TCN.shape
     there, part = diagonals(reach, C, W)
-    skewed = gradient_TCN.new_zeros(T, C, N + C - 1)
-    width = N + C - 1
-    skewed.as_strided((T, C, N), (C * width, width - 1, 1), C - 1).copy_(gradient_TCN)
     gradient = gradient_TCN.new_zeros(T, 2 * W - 1)
-    gradient[:, part] = skewed.sum(1)[:, there]
+    gradient[:, part] = diagonal_sums(gradient_TCN)[:, there]
     return gradient
 
 
