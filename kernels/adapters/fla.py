@@ -14,13 +14,13 @@ from kernels.taylor.features import first_tokens
 
 # e^-60 is nothing beside 1 in float32, and sums of 64 larger numbers would cost their neighbours' digits
 LEAST_LOG_DECAY = -60.0
-TYPES = (torch.float32, torch.bfloat16, torch.float16)
+LOW_TYPES = (torch.bfloat16, torch.float16)
 WIDEST_KEY = 256  # of the delta rule's kernels
 
 
 def gated_reason(q_BLHK: torch.Tensor, k_BLHK: torch.Tensor, v_BLHV: torch.Tensor) -> str | None:
     """Why fla cannot take these inputs of `gated_scan`, None if it can."""
-    return _type_reason((q_BLHK, k_BLHK, v_BLHV), TYPES)
+    return _type_reason((q_BLHK, k_BLHK, v_BLHV), (*LOW_TYPES, torch.float32))
 
 
 def delta_reason(
@@ -29,14 +29,18 @@ def delta_reason(
     """Why fla cannot take these inputs of `delta_scan`, None if it can."""
     if k_BLHK.shape[-1] > WIDEST_KEY:
         return f"its kernels take keys of at most {WIDEST_KEY} numbers a head, got {k_BLHK.shape[-1]}"
-    return _type_reason((q_BLHK, k_BLHK, v_BLHV), TYPES[1:] if log_decay_BLH is None else TYPES)
+    types = LOW_TYPES if log_decay_BLH is None else (*LOW_TYPES, torch.float32)
+    return _type_reason((q_BLHK, k_BLHK, v_BLHV), types)
 
 
 def _type_reason(tensors: tuple[torch.Tensor, ...], types: tuple[torch.dtype, ...]) -> str | None:
     found = {x.dtype for x in tensors}
-    if len(found) == 1 and found <= set(types):
-        return None
-    return f"it takes q, k and v of one type among {_names(types)}, got {_names(found)}"
+    if len(found) > 1 or not found <= set(types):
+        return f"it takes q, k and v of one type among {_names(types)}, got {_names(found)}"
+    if torch.float32 in found and torch.get_float32_matmul_precision() == "highest":
+        return ("it multiplies float32 as TF32, good to three digits; where that will do, "
+                "call torch.set_float32_matmul_precision('high')")
+    return None
 
 
 def _names(types) -> str:

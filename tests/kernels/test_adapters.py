@@ -88,7 +88,10 @@ def library(monkeypatch):
     for operation, function in functions.items():
         put_module(monkeypatch, f"fla.ops.{operation}", **{FUNCTIONS[operation]: function})
     monkeypatch.setattr(backends, "obstacle", lambda *args: None)
-    return functions
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield functions
+    torch.set_float32_matmul_precision(precision)
 
 
 def put_module(monkeypatch, path, **contents):
@@ -166,9 +169,12 @@ def test_strong_gates_are_bounded_for_fla(library):
     assert library["gla"].calls[0]["g"].min() == fla.LEAST_LOG_DECAY
 
 
-def test_what_fla_cannot_take():
+def test_what_fla_cannot_take(monkeypatch):
     x32, x64, x16 = (torch.zeros(1, 2, 1, 4, dtype=dtype) for dtype in (torch.float32, torch.float64, torch.bfloat16))
-    assert fla.gated_reason(x32, x32, x32) is None and fla.gated_reason(x16, x16, x16) is None
+    assert fla.gated_reason(x16, x16, x16) is None
+    assert "TF32" in fla.gated_reason(x32, x32, x32)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    assert fla.gated_reason(x32, x32, x32) is None
     assert "got float64" in fla.gated_reason(x64, x64, x64)
     assert "of one type" in fla.gated_reason(x32, x32, x16)
     gate = torch.zeros(1, 2, 1)
