@@ -42,17 +42,6 @@ def head_first(inputs: Inputs) -> Inputs:
     return {name: swapped(x) if x.dim() >= 3 and x.is_floating_point() else x for name, x in inputs.items()}
 
 
-def by_row(formula: Callable[[Inputs, torch.Tensor], torch.Tensor]) -> Callable[[Inputs, torch.Tensor], torch.Tensor]:
-    """The formula one row of the batch at a time, so that its float64 scores fit."""
-    def rows(inputs: Inputs, at: torch.Tensor) -> torch.Tensor:
-        B = next(iter(inputs.values())).shape[0]
-        if B <= 2:
-            return formula(inputs, at)
-        return torch.cat([formula({name: x[row:row + 1] if x.shape[0] == B else x for name, x in inputs.items()}, at)
-                          for row in range(B)])
-    return rows
-
-
 def scores(q: torch.Tensor, k: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """q·k (B, H, S, n) of the queries at `at` with every key."""
     return torch.einsum("bshk,bjhk->bhsj", q[:, at], k)

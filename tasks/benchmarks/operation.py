@@ -19,7 +19,8 @@ Inputs = dict[str, torch.Tensor]
 Form = Callable[[Inputs], torch.Tensor]
 
 NAIVE_TOKENS = 512
-SAMPLED = 64
+SAMPLED = 64          # positions
+ROWS = 4              # of a batch
 PROOF_TOKENS, PROOF_TOLERANCE = 130, 1e-9
 # largest difference over the largest value that still counts as right, by dtype of the inputs
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
@@ -42,12 +43,18 @@ class Setting:
         """Real tokens of each row of our operations."""
         return self.n - 1 if self.padded and self.n > 1 else self.n
 
-    def generator(self) -> torch.Generator:
-        """Draws on the CPU, so that every device gets the same numbers."""
-        return torch.Generator().manual_seed((self.seed * 1_000_003 + self.n) * 4099 + self.batch * 64 + self.heads)
+    def generator(self, stream: int = 0) -> torch.Generator:
+        """A stream of numbers on the device: drawing long rows elsewhere takes longer than reading them."""
+        seed = (self.seed * 1_000_003 + self.n) * 4099 + self.batch * 64 + self.heads + stream * 7919
+        return torch.Generator(self.device).manual_seed(seed)
 
     def draw(self, generator: torch.Generator, *shape: int) -> torch.Tensor:
-        return torch.randn(self.batch, *shape, generator=generator).to(self.device, self.dtype)
+        """Normal numbers, a row of the batch first."""
+        return self.weight(generator, self.batch, *shape)
+
+    def weight(self, generator: torch.Generator, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Normal numbers that all rows share."""
+        return torch.randn(*shape, generator=generator, device=self.device, dtype=dtype or self.dtype)
 
     def lengths(self) -> dict[str, torch.Tensor]:
         """{"lengths_B"} where padding is on."""
@@ -97,6 +104,20 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Truth:
+    """What a result must be at some rows and positions."""
+
+    rows: torch.Tensor
+    at: torch.Tensor
+    y: torch.Tensor            # float64 (rows, positions, ...)
+    name: str
+
+    def of(self, y: torch.Tensor) -> torch.Tensor:
+        """The part of a result that is checked."""
+        return y[self.rows][:, self.at]
+
+
+@dataclass(frozen=True)
 class Operation:
     """See the module's docstring."""
 
@@ -108,6 +129,7 @@ class Operation:
     count: Callable[[Setting], Count]
     naive: Form | None = None                                   # float64, token by token, all positions
     leaves: tuple[str, ...] = ("q", "k", "v")                   # inputs that get gradients
+    shared: tuple[str, ...] = ()                                # inputs without a batch dimension
     needs: tuple[str, ...] = ()
     step: Step | None = None
     stretch: int = 1                                            # tokens that it reads for each of a row
@@ -135,14 +157,19 @@ class Operation:
             self._proof["difference"] = difference
         return self._proof["difference"]
 
-    def truth(self, inputs: Inputs, setting: Setting) -> tuple[torch.Tensor, torch.Tensor, str]:
-        """(positions, y at them, what it is called) of float64 inputs."""
+    def truth(self, exact: Inputs, setting: Setting) -> Truth:
+        """The right result for inputs in float64, at some rows and positions."""
         setting = replace(setting, n=setting.n * self.stretch)
-        if self.naive is not None and setting.n <= NAIVE_TOKENS and setting.batch == 1:
-            at = torch.arange(setting.real, device=setting.device)
-            return at, self.naive(inputs)[:, :setting.real], "naive form, float64, every position"
-        at = positions(setting)
-        return at, self.formula(inputs, at), f"formula, float64, {len(at)} positions"
+        rows = torch.linspace(0, setting.batch - 1, min(ROWS, setting.batch)).long().unique()
+        whole = self.naive is not None and setting.n <= NAIVE_TOKENS
+        at = torch.arange(setting.real, device=setting.device) if whole else positions(setting)
+        found = []
+        for row in rows.tolist():      # one row at a time, so that float64 scores fit
+            own = {name: x if name in self.shared else x[row:row + 1] for name, x in exact.items()}
+            found.append(self.naive(own)[:, :setting.real] if whole else self.formula(own, at))
+        where = "every position" if whole else f"{len(at)} positions"
+        where += f" of {len(rows)} rows" if setting.batch > 1 else ""
+        return Truth(rows.to(setting.device), at, torch.cat(found), f"{'naive form' if whole else 'formula'}, float64, {where}")
 
 
 def positions(setting: Setting) -> torch.Tensor:

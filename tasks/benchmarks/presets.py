@@ -9,6 +9,7 @@ from tasks.benchmarks.sections import Decode, Efficiency, Growth, Section, Sweep
 
 MIXING = ("sdpa", "taylor", "prefix", "lavo")
 SCANS = ("window", "linear_scan", "gated_scan", "gated_scan_channel", "delta_scan", "selective_scan")
+BLOCKS = ("mamba2_block",)
 STEPS = ("sdpa", "taylor", "lavo", "linear_scan", "gated_scan", "gated_scan_channel")
 TABLE5 = ("sdpa", "taylor", "jrt_prompt", "prefix", "lavo")
 CONTEXTS = (512, 2048, 8192, 32_768, 131_072)
@@ -48,7 +49,7 @@ def presets(device: str) -> dict[str, Preset]:
     long = (Sweep(MIXING, (32_768,), seconds=3.0, fewest=1, **size),
             Sweep(MIXING, (8192, 16_384), seconds=2.0, fewest=2, **size),
             Sweep(SCANS, (8192,), seconds=1.0, fewest=2, **size),
-            Sweep(MIXING + SCANS, (512, 1024, 2048), peers=True, naive=True, seconds=0.5, **size),
+            Sweep(MIXING + SCANS + BLOCKS, (512, 1024, 2048), peers=True, naive=True, seconds=0.3, fewest=2, **size),
             Sweep(("sdpa", "taylor", "prefix", "lavo"), (1024, 4096), backward=True, seconds=1.0, fewest=2, **size),
             Decode(STEPS, CONTEXTS, **many))
     decode = (Decode(STEPS, (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072), seconds=0.5, **many),)

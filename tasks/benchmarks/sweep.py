@@ -19,6 +19,7 @@ from tasks.benchmarks.operation import (
     Inputs,
     Operation,
     Setting,
+    Truth,
     doubled,
 )
 from tasks.benchmarks.rows import relative, row, shown, timed
@@ -126,14 +127,14 @@ def checked(operation: Operation, section: Sweep, setting: Setting) -> list[Cand
 
 
 def _forward(operation: Operation, forms: list[Implementation], inputs: Inputs, setting: Setting) -> list[Candidate]:
-    at, wanted, truth = operation.truth(doubled(inputs), setting)
+    truth = operation.truth(doubled(inputs), setting)
     candidates = []
     for form in forms:
         arranged = form.arrange(inputs)
-        one = Candidate(operation, form, lambda form=form, arranged=arranged: form.call(arranged), truth=truth)
+        one = Candidate(operation, form, lambda form=form, arranged=arranged: form.call(arranged), truth=truth.name)
         try:
             y, one.peak, _ = observed(one.function, setting.device)
-            one.error = relative(form.restore(y)[:, at], wanted)
+            one.error = relative(truth.of(form.restore(y)), truth.y)
         except Exception as error:  # noqa: BLE001 - one broken form must not take the others' figures with it
             one.note = f"{type(error).__name__}: {error}"
         candidates.append(one)
@@ -144,21 +145,21 @@ def _backward(operation: Operation, forms: list[Implementation], inputs: Inputs,
     """The check lets gradients flow from the checked positions alone, so that its truth is affordable; it is linear in
     them, and what is timed sends one from every position."""
     exact = _leaves(doubled(inputs), operation)
-    at, y_at, truth = operation.truth(exact, setting)
-    dy_at = torch.randn(y_at.shape, generator=setting.generator(), dtype=torch.float64).to(setting.device)
-    wanted = torch.autograd.grad(y_at, [exact[name] for name in operation.leaves], dy_at)
-    return [_backward_candidate(Candidate(operation, form, lambda: None, truth=f"{truth}, and its gradients"), inputs,
-                                setting, at, y_at.detach(), dy_at, wanted) for form in forms]
+    truth = operation.truth(exact, setting)
+    dy_at = torch.randn(truth.y.shape, generator=setting.generator(2), dtype=torch.float64, device=setting.device)
+    wanted = torch.autograd.grad(truth.y, [exact[name] for name in operation.leaves], dy_at)
+    return [_backward_candidate(Candidate(operation, form, lambda: None, truth=f"{truth.name}, and its gradients"), inputs,
+                                setting, truth, dy_at, wanted) for form in forms]
 
 
-def _backward_candidate(one: Candidate, inputs: Inputs, setting: Setting, at: torch.Tensor, y_at: torch.Tensor,
-                        dy_at: torch.Tensor, wanted: tuple[torch.Tensor, ...]) -> Candidate:
+def _backward_candidate(one: Candidate, inputs: Inputs, setting: Setting, truth: Truth, dy_at: torch.Tensor,
+                        wanted: tuple[torch.Tensor, ...]) -> Candidate:
     form = one.form
     try:
         arranged = _leaves(form.arrange(inputs), one.operation)
         leaves = [arranged[name] for name in one.operation.leaves]
-        (y, found), one.peak, _ = observed(lambda: _sparse(form, arranged, leaves, at, dy_at), setting.device)
-        one.error = max(relative(form.restore(y)[:, at], y_at), *(
+        (y, found), one.peak, _ = observed(lambda: _sparse(form, arranged, leaves, truth, dy_at), setting.device)
+        one.error = max(relative(truth.of(form.restore(y)), truth.y.detach()), *(
             relative(form.restore(got) if got.dim() >= 3 else got, expected) for got, expected in zip(found, wanted)))
         dy = torch.randn_like(y)
         one.function = lambda: torch.autograd.grad(form.call(arranged), leaves, dy)
@@ -167,11 +168,11 @@ def _backward_candidate(one: Candidate, inputs: Inputs, setting: Setting, at: to
     return one
 
 
-def _sparse(form: Implementation, arranged: Inputs, leaves: list[torch.Tensor], at: torch.Tensor, dy_at: torch.Tensor):
-    """(y, gradients) where only the positions `at` send one back."""
+def _sparse(form: Implementation, arranged: Inputs, leaves: list[torch.Tensor], truth: Truth, dy_at: torch.Tensor):
+    """(y, gradients) where only what is checked sends one back."""
     y = form.call(arranged)
     dy = torch.zeros_like(form.restore(y))
-    dy[:, at] = dy_at.to(y.dtype)
+    dy[truth.rows[:, None], truth.at] = dy_at.to(y.dtype)
     return y.detach(), torch.autograd.grad(y, leaves, form.restore(dy))
 
 

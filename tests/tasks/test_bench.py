@@ -277,3 +277,10 @@ def test_numbers_of_a_row_are_finite_or_null(short):
     rows, _ = bench.measure(BenchSpec())
     for row in rows:
         assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+
+
+@pytest.mark.parametrize("name", list(registry.every()))
+def test_a_batch_is_checked_at_some_rows(name):
+    """As many rows as heads, so that what rows share cannot be taken for rows."""
+    rows = sweep.measure(Sweep((name,), (600,), (6,), heads=6, seconds=0, fewest=1), (6, 600), NOW)
+    assert rows[0]["ms"] is not None and "4 rows" in rows[0]["truth"], (rows[0]["error"], rows[0]["note"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from tasks.benchmarks.forms import WIDTH, by_row, head_first, past, read, scores, swapped
+from tasks.benchmarks.forms import WIDTH, head_first, past, read, scores, swapped
 from tasks.benchmarks.operation import Count, Implementation, Inputs, Operation, Setting, Step
 
 CACHED = 4096     # tokens drawn for a long cache, then repeated: only its size costs time
@@ -26,7 +26,6 @@ def flash_attention(inputs: Inputs) -> torch.Tensor:
     return flash_attn_func(inputs["q"], inputs["k"], inputs["v"], causal=True)
 
 
-@by_row
 def formula(inputs: Inputs, at: torch.Tensor) -> torch.Tensor:
     """Softmax written out."""
     logits = scores(inputs["q"], inputs["k"], at) * WIDTH**-0.5

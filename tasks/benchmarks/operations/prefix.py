@@ -6,7 +6,7 @@ import torch
 
 from kernels.prefix import prefix
 from kernels.taylor import expanded_width
-from tasks.benchmarks.forms import FEATURES, WIDTH, by_row, head_first, ours, past, read, swapped
+from tasks.benchmarks.forms import FEATURES, WIDTH, head_first, ours, past, read, swapped
 from tasks.benchmarks.operation import Count, Implementation, Inputs, Operation, Setting
 from tasks.benchmarks.operations import taylor
 
@@ -27,7 +27,6 @@ def call(inputs: Inputs, backend: str) -> torch.Tensor:
     return prefix(*(inputs[name] for name in NAMES), inputs["prefix_B"], lengths_B=inputs.get("lengths_B"), backend=backend)
 
 
-@by_row
 def formula(inputs: Inputs, at: torch.Tensor) -> torch.Tensor:
     """Causal weights over all tokens and unmasked weights over the prefix, one normaliser."""
     own = taylor.weights(inputs["q"], inputs["k"], at) * past(at, inputs["k"].shape[1])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from tasks.benchmarks.forms import WIDTH, by_row, fla_naive, head_first, ours, past, read, scores, swapped
+from tasks.benchmarks.forms import WIDTH, fla_naive, head_first, ours, past, read, scores, swapped
 from tasks.benchmarks.operation import Count, Form, Implementation, Inputs, Operation, Setting, Step
 
 EPS = 1e-12
@@ -25,7 +25,7 @@ def draw(setting: Setting) -> Inputs:
 
 def extra(setting: Setting, *shape: int) -> torch.Tensor:
     """Further numbers, of a stream of their own."""
-    return setting.draw(torch.Generator().manual_seed(setting.seed + 7919 * setting.n), *shape)
+    return setting.draw(setting.generator(1), *shape)
 
 
 def floor_bytes(setting: Setting, per_token_head: float) -> int:
@@ -45,7 +45,6 @@ def linear(inputs: Inputs, backend: str) -> torch.Tensor:
     return linear_scan(inputs["q"], inputs["k"], inputs["v"], lengths_B=inputs.get("lengths_B"), eps=EPS, backend=backend)
 
 
-@by_row
 def linear_formula(inputs: Inputs, at: torch.Tensor) -> torch.Tensor:
     w = scores(inputs["q"], inputs["k"], at) * past(at, inputs["k"].shape[1])
     return read(w, inputs["v"]) / (w.sum(-1).transpose(1, 2)[..., None] + EPS)
@@ -67,7 +66,6 @@ def gated(inputs: Inputs, backend: str) -> torch.Tensor:
                       backend=backend)
 
 
-@by_row
 def head_formula(inputs: Inputs, at: torch.Tensor) -> torch.Tensor:
     """y_s = K^-1/2 sum_j exp(G_s - G_j) q_s·k_j v_j, G the running sum of the log-decays."""
     total = inputs["g"].cumsum(1).transpose(1, 2)
@@ -76,7 +74,6 @@ def head_formula(inputs: Inputs, at: torch.Tensor) -> torch.Tensor:
     return read(scores(inputs["q"], inputs["k"], at) * decay, inputs["v"]) * WIDTH**-0.5
 
 
-@by_row
 def channel_formula(inputs: Inputs, at: torch.Tensor) -> torch.Tensor:
     """The same with a decay of its own for every channel, query after query."""
     total = inputs["g"].cumsum(1)
@@ -229,6 +226,6 @@ OPERATIONS = (
               leaves=("q", "k", "v", "beta"), needs=("kernels.delta_scan",)),
     Operation("selective_scan", f"selective scan (Mamba-1): heads x 64 channels, {STATES} states each", draw_selective,
               ours(selective, "kernels.selective_scan", fast=("mamba_ssm",)), chunked_truth(selective), selective_count,
-              lambda inputs: selective(inputs, "naive"), leaves=("x", "delta", "A", "input", "output"),
+              lambda inputs: selective(inputs, "naive"), leaves=("x", "delta", "A", "input", "output"), shared=("A",),
               needs=("kernels.selective_scan",)),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from kernels.taylor import TaylorState, empty_state, expanded_width, taylor, taylor_step
-from tasks.benchmarks.forms import FEATURES, WIDTH, by_row, fla_naive, head_first, ours, past, read, scores, swapped
+from tasks.benchmarks.forms import FEATURES, WIDTH, fla_naive, head_first, ours, past, read, scores, swapped
 from tasks.benchmarks.operation import Count, Implementation, Inputs, Operation, Setting, Step
 
 EPS = 1e-12
@@ -31,7 +31,6 @@ def weights(q: torch.Tensor, k: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     return 1 + s + s * s / 2
 
 
-@by_row
 def formula(inputs: Inputs, at: torch.Tensor) -> torch.Tensor:
     w = weights(inputs["q"], inputs["k"], at) * past(at, inputs["k"].shape[1])
     return read(w, inputs["v"]) / (w.sum(-1).transpose(1, 2)[..., None] + EPS)

@@ -14,15 +14,13 @@ BLOCK = 256       # queries of a block of the float64 formula
 def draw(setting: Setting) -> Inputs:
     generator = setting.generator()
     tensors = {name: setting.draw(generator, setting.n, setting.heads, WIDTH) for name in ("q", "k", "v")}
-    table = torch.randn(1, 2 * WINDOW - 1, generator=generator) * 0.5
-    return {**tensors, "table": table.to(setting.device, setting.dtype), **setting.lengths()}
+    return {**tensors, "table": setting.weight(generator, 1, 2 * WINDOW - 1) * 0.5, **setting.lengths()}
 
 
 def draw_lavo(setting: Setting) -> Inputs:
     """The window's inputs, and one orthonormal basis a head."""
-    square = torch.randn(setting.heads, WIDTH, WIDTH, generator=setting.generator(), dtype=torch.float64)
-    basis = torch.linalg.qr(square).Q[:, :SLOTS].to(setting.device, setting.dtype)
-    return {**draw(setting), "basis": basis.contiguous()}
+    square = setting.weight(setting.generator(1), setting.heads, WIDTH, WIDTH, dtype=torch.float64)
+    return {**draw(setting), "basis": torch.linalg.qr(square).Q[:, :SLOTS].to(setting.dtype).contiguous()}
 
 
 def call(inputs: Inputs, backend: str) -> torch.Tensor:
@@ -126,9 +124,9 @@ LEAVES = ("q", "k", "v", "table")
 OPERATIONS = (
     Operation("window", f"causal window of {WINDOW} keys with a relative table, head width 64",
               draw, ours(call, "kernels.window"), formula, count, lambda inputs: call(inputs, "naive"), leaves=LEAVES,
-              needs=("kernels.window.naive",)),
+              shared=("table",), needs=("kernels.window.naive",)),
     Operation("lavo", f"LAVO: window {WINDOW} with table, then orthogonal memory of {SLOTS} slots (token dissection)",
               draw_lavo, ours(call_lavo, "kernels.window", "kernels.orthogonal_memory"), formula_lavo, count_lavo,
-              lambda inputs: call_lavo(inputs, "naive"), leaves=(*LEAVES, "basis"),
+              lambda inputs: call_lavo(inputs, "naive"), leaves=(*LEAVES, "basis"), shared=("table", "basis"),
               needs=("kernels.window", "kernels.orthogonal_memory"), step=Step(streaming, step, step_truth)),
 )
