@@ -19,7 +19,8 @@ def show_timings(rows: list[dict[str, Any]], folder: Path) -> None:
         shown.print(one.rich())
     beside = page.compared(rows)
     if beside.rows:
-        shown.print(beside.rich())
+        table(beside.columns, beside.rows, right=("n", "x SDPA here", "x FA2 published"), title=f"\n{beside.title}")
+        say(beside.note)
     absent = json_format.loads((folder / NOTES).read_text(encoding="utf-8"))["absent"]
     for sentence in absent:
         say(f"not here: {sentence}")
