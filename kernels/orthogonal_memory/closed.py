@@ -13,9 +13,12 @@ from kernels.taylor.features import accumulator_dtype
 
 
 def closed_memory(
-    q_BLHK, x_BLHK, basis_HRK, state: MemoryState, *, window: int, shared: bool, lengths_B, scale: float,
+    q_BLHK, x_BLHK, basis_HRK, state: MemoryState, *, window: int, shared: bool, lengths_B, scale: float, reader=read,
 ) -> tuple[torch.Tensor, MemoryState]:
-    """See `kernels.orthogonal_memory.orthogonal_memory`, `closed`. Windows of real tokens only ever enter the state."""
+    """See `kernels.orthogonal_memory.orthogonal_memory`, `closed`. Windows of real tokens only ever enter the state.
+
+    `reader`: the form of `read` that answers the queries.
+    """
     dtype = accumulator_dtype(q_BLHK.dtype)
     L = q_BLHK.shape[1]
     full = L // window
@@ -27,7 +30,7 @@ def closed_memory(
     sums = torch.cat((before, before + features.cumsum(2)), 2)  # (B, h, full + 1, R), the sum before each window
     count_BN = state.count_B[:, None] + window * torch.arange(full + 1, device=q_BLHK.device)
     mean = sums / count_BN.clamp(min=1)[:, None, :, None]
-    y_BLHK = read(q_BLHK, basis_HRK, mean, window, scale)
+    y_BLHK = reader(q_BLHK, basis_HRK, mean, window, scale)
     if lengths_B is None:
         return y_BLHK, MemoryState(sums[:, :, -1].clone(), state.count_B + full * window)
     ended_B = lengths_B // window

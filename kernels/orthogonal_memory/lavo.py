@@ -10,6 +10,7 @@ import torch
 
 from kernels.backends import choose_backend
 from kernels.errors import LayoutError
+from kernels.orthogonal_memory.limits import triton_refusal
 from kernels.orthogonal_memory.memory import check_memory, orthogonal_memory
 from kernels.orthogonal_memory.read import basis_of_rows, read_span
 from kernels.orthogonal_memory.scan import counts, running_sums
@@ -58,16 +59,23 @@ def lavo(
     check_past("causal" if causal else "both", past_k, past_v, past_B)
     check_memory(q_BLHK, v_BLHK, basis_HRK, state, causal=causal, shared=shared,
                  closed=window if causal and dissection == "window" else None)
-    backend = choose_backend("orthogonal_memory", backend, q_BLHK.device)
+    form = choose_backend("orthogonal_memory", backend, q_BLHK.device,
+                          fast={"triton": triton_refusal(q_BLHK, basis_HRK, shared)})
     differentiable = torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in (q_BLHK, k_BLHK, v_BLHK, basis_HRK, table))
     local = {"window": window, "table": table, "scale": scale_local}
     past = {"past_k": past_k, "past_v": past_v, "past_B": past_B}
     memory = {"shared": shared, "state": state, "scale": scale_global}
-    if backend == "chunked" and causal and dissection != "window" and not differentiable and q_BLHK.numel():
+    if causal and q_BLHK.numel():
         with without_autocast(q_BLHK.device):
-            return in_spans(q_BLHK, k_BLHK, v_BLHK, basis_HRK, local=local, past=past, memory=memory,
-                            compress_local=dissection == "token", lengths_B=lengths_B, return_state=return_state)
+            if form == "triton" and dissection == "none":
+                from kernels.orthogonal_memory.gpu import fused  # loads Triton
+
+                y, after = fused(q_BLHK, k_BLHK, v_BLHK, basis_HRK, local=local, past=past, memory=memory, lengths_B=lengths_B)
+                return (y, after) if return_state else y
+            if form == "chunked" and dissection != "window" and not differentiable:
+                return in_spans(q_BLHK, k_BLHK, v_BLHK, basis_HRK, local=local, past=past, memory=memory,
+                                compress_local=dissection == "token", lengths_B=lengths_B, return_state=return_state)
     return composed(q_BLHK, k_BLHK, v_BLHK, basis_HRK, local, past, memory, dissection=dissection, causal=causal,
                     lengths_B=lengths_B, backend=backend, return_state=return_state)
 

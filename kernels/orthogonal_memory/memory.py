@@ -7,6 +7,7 @@ import torch
 from kernels.backends import choose_backend
 from kernels.errors import LayoutError
 from kernels.orthogonal_memory.closed import closed_memory
+from kernels.orthogonal_memory.limits import triton_refusal
 from kernels.orthogonal_memory.naive import memory_naive
 from kernels.orthogonal_memory.scan import causal_memory
 from kernels.orthogonal_memory.state import MemoryState, compress, empty_state, read_memory
@@ -35,14 +36,15 @@ def orthogonal_memory(
         state: what was read before; consumed.
         scale: of the slot scores; LAVO's equations have none.
         chunk: tokens per span; changes speed, never the result.
-        backend: "auto" | "naive" | "chunked".
+        backend: "auto" | "naive" | "chunked" | "triton".
     Returns:
         y_BLHK in q's dtype (0 from a memory of no tokens), or (y_BLHK, MemoryState) with `return_state`.
     Raises:
         LayoutError: shapes or settings that do not belong together. UnsupportedUse: a backend that cannot run.
     """
     check_memory(q_BLHK, x_BMHK, basis_HRK, state, causal=causal, closed=closed, shared=shared, context_B=context_B)
-    backend = choose_backend("orthogonal_memory", backend, q_BLHK.device)
+    backend = choose_backend("orthogonal_memory", backend, q_BLHK.device,
+                             fast={"triton": triton_refusal(q_BLHK, basis_HRK, shared)})
     B, L, H, _ = q_BLHK.shape
     with without_autocast(q_BLHK.device):
         if q_BLHK.numel() == 0 and (causal or not return_state):
@@ -52,6 +54,11 @@ def orthogonal_memory(
             y, state = memory_naive(
                 q_BLHK, x_BMHK, basis_HRK, causal=causal, closed=closed, shared=shared, lengths_B=lengths_B,
                 context_B=context_B, state=state, scale=scale)
+        elif backend == "triton" and q_BLHK.numel():
+            from kernels.orthogonal_memory.gpu import memory_triton  # loads Triton
+
+            y, state = memory_triton(q_BLHK, x_BMHK, basis_HRK, causal=causal, closed=closed, lengths_B=lengths_B,
+                                     context_B=context_B, state=state, scale=scale)
         elif not causal:
             state = compress(x_BMHK, basis_HRK, lengths_B=context_B, shared=shared, state=state)
             y = read_memory(q_BLHK, basis_HRK, state, scale=scale)

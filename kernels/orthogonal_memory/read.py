@@ -12,7 +12,10 @@ from torch.autograd.function import once_differentiable
 from kernels.taylor.features import accumulator_dtype, autocast_off
 from kernels.window.heads import heads_first
 
-SPAN = 256  # tokens at a time (measured)
+
+def span(device: torch.device) -> int:
+    """Tokens at a time: on a CPU what stays in its cache (measured), elsewhere enough for few launches."""
+    return 256 if device.type == "cpu" else 4096
 
 
 def basis_of_rows(basis_HRK: torch.Tensor, B: int, dtype: torch.dtype) -> torch.Tensor:
@@ -67,8 +70,9 @@ class Read(torch.autograd.Function):
         dtype = accumulator_dtype(q_BLHK.dtype)
         basis_GRK = basis_of_rows(basis_HRK, B, dtype)
         dq, dmean, dbasis = torch.empty_like(q_BLHK), torch.zeros_like(mean_BhNR), torch.zeros_like(basis_GRK)
-        for start in range(0, L, SPAN):
-            part = slice(start, min(start + SPAN, L))
+        size = span(q_BLHK.device)
+        for start in range(0, L, size):
+            part = slice(start, min(start + size, L))
             which = groups(part, group, dy_BLHK.device)
             dq_GSK, dmean_BhSR = read_span_backward(
                 heads_first(q_BLHK[:, part], dtype, scale), basis_GRK, mean_BhNR[:, :, which],
@@ -82,8 +86,9 @@ def forward_only(q_BLHK, basis_HRK, mean_BhNR, group, scale) -> torch.Tensor:
     B, L, H, _ = q_BLHK.shape
     dtype = accumulator_dtype(q_BLHK.dtype)
     basis_GRK, y_BLHK = basis_of_rows(basis_HRK, B, dtype), torch.empty_like(q_BLHK)
-    for start in range(0, L, SPAN):
-        part = slice(start, min(start + SPAN, L))
+    size = span(q_BLHK.device)
+    for start in range(0, L, size):
+        part = slice(start, min(start + size, L))
         mean = mean_BhNR if mean_BhNR.shape[2] == 1 else mean_BhNR[:, :, groups(part, group, q_BLHK.device)]
         y_GSK = read_span(heads_first(q_BLHK[:, part], dtype, scale), basis_GRK, mean)
         y_BLHK[:, part] = y_GSK.unflatten(0, (B, H)).transpose(1, 2)

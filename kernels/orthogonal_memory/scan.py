@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch.autograd.function import once_differentiable
 
-from kernels.orthogonal_memory.read import SPAN, basis_of_rows, read_span, read_span_backward
+from kernels.orthogonal_memory.read import basis_of_rows, read_span, read_span_backward
+from kernels.orthogonal_memory.read import span as span_of
 from kernels.taylor.features import accumulator_dtype, autocast_off
 from kernels.window.heads import heads_first
 
@@ -93,9 +94,9 @@ class Scan(torch.autograd.Function):
                 None, None, None, None, None)
 
 
-def causal_memory(q_BLHK, x_BLHK, basis_HRK, sum_BhR, count_B, keep_BL, shared, scale, span):
+def causal_memory(q_BLHK, x_BLHK, basis_HRK, sum_BhR, count_B, keep_BL, shared, scale, span=None):
     """(y_BLHK in q's dtype, sums after the last kept token)."""
     differentiable = torch.is_grad_enabled() and any(
         x.requires_grad for x in (q_BLHK, x_BLHK, basis_HRK, sum_BhR))
     return (Scan.apply if differentiable else scan)(
-        q_BLHK, x_BLHK, basis_HRK, sum_BhR, count_B, keep_BL, shared, scale, span or SPAN)
+        q_BLHK, x_BLHK, basis_HRK, sum_BhR, count_B, keep_BL, shared, scale, span or span_of(q_BLHK.device))

@@ -45,12 +45,12 @@ def compress(
 
 
 def read_memory(
-    q_BLHK: torch.Tensor, basis_HRK: torch.Tensor, state: MemoryState, *, scale: float = 1.0,
+    q_BLHK: torch.Tensor, basis_HRK: torch.Tensor, state: MemoryState, *, scale: float = 1.0, reader=read,
 ) -> torch.Tensor:
     """y_BLHK in q's dtype: what each query finds in one memory, whatever the number of tokens behind it."""
     with without_autocast(q_BLHK.device):
         mean_Bh1R = mean_of(state).unsqueeze(2)
-        return read(q_BLHK, basis_HRK, mean_Bh1R, max(q_BLHK.shape[1], 1), scale)
+        return reader(q_BLHK, basis_HRK, mean_Bh1R, max(q_BLHK.shape[1], 1), scale)
 
 
 def memory_step(
