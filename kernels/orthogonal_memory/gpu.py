@@ -86,8 +86,9 @@ class Fused(torch.autograd.Function):
                                  past_v=v[:, :P], past_B=past_B, scale=scale_local)
             far, sums = causal_memory(q, v[:, P:], basis, sum_BHR, count_B, first_tokens(lengths_B, q.shape[1]), False,
                                       scale_global)
+            y = (near + far) / 2
         found = [leaf for leaf in leaves if leaf is not None]
-        gradients = iter(torch.autograd.grad(((near + far) / 2, sums), found, (dy, dsum)))
+        gradients = iter(torch.autograd.grad((y, sums), found, (dy, dsum)))
         return *(None if leaf is None else next(gradients) for leaf in leaves), *(None,) * 6
 
 
