@@ -23,7 +23,7 @@ def halves(C: int) -> list[int]:
 
 
 def in_halves(x_NCK: torch.Tensor, h: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(earlier, later) halves of every block of 2h tokens: views (N·P, h, K)."""
+    """(earlier, later) halves of every block of 2h tokens: views (N·P, h, K) of a contiguous tensor."""
     blocks = x_NCK.view(-1, 2, h, x_NCK.shape[-1])
     return blocks[:, 0], blocks[:, 1]
 

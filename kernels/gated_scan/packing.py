@@ -10,13 +10,17 @@ import torch
 
 def pack(
     x_BLHK: torch.Tensor, part: slice, chunk: int, dtype: torch.dtype, *, keep_BL: torch.Tensor | None = None,
-    factor: float = 1.0,
+    factor: float = 1.0, out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Tokens `part` as (S, G, C, K), times `factor`; 0 where `keep_BL` is False and behind the last token."""
+    """Tokens `part` as (S, G, C, K), times `factor`; 0 where `keep_BL` is False and behind the last token.
+
+    `out`: memory of that shape to write to.
+    """
     x = x_BLHK[:, part]
     B, n, H, K = x.shape
     S = -(-n // chunk)
-    out = torch.empty(S, B, H, chunk, K, dtype=dtype, device=x.device)
+    shape = (S, B, H, chunk, K)
+    out = torch.empty(shape, dtype=dtype, device=x.device) if out is None else out.view(shape)
     if n % chunk:
         out[-1, :, :, n % chunk :] = 0.0
     sources, places = in_chunks(x, chunk), in_slots(out, n)
@@ -46,22 +50,15 @@ def unpack(x_SGCK: torch.Tensor, part: slice, out_BLHK: torch.Tensor, *, keep_BL
 
 def in_chunks(x_BLHK: torch.Tensor, chunk: int) -> list[torch.Tensor]:
     """Views of the public layout: the whole chunks (S, B, H, C, K), then the tokens left over (1, B, H, rest, K)."""
-    n = x_BLHK.shape[1]
-    whole = n - n % chunk
-    views = []
-    if whole:
-        views.append(x_BLHK[:, :whole].unflatten(1, (-1, chunk)).permute(1, 0, 3, 2, 4))
-    if whole < n:
-        views.append(x_BLHK[:, whole:].transpose(1, 2).unsqueeze(0))
-    return views
+    B, n, H, K = x_BLHK.shape
+    whole, rest = divmod(n, chunk)
+    head = x_BLHK[:, : n - rest] if rest else x_BLHK
+    views = [head.view(B, whole, chunk, H, K).permute(1, 0, 3, 2, 4)] if whole else []
+    return [*views, x_BLHK[:, n - rest :].transpose(1, 2).unsqueeze(0)] if rest else views
 
 
 def in_slots(x_SBHCK: torch.Tensor, n: int) -> list[torch.Tensor]:
     """The places of `in_chunks` in a packed stretch of n tokens."""
     whole, rest = divmod(n, x_SBHCK.shape[3])
-    views = []
-    if whole:
-        views.append(x_SBHCK[:whole])
-    if rest:
-        views.append(x_SBHCK[whole:, :, :, :rest])
-    return views
+    views = [x_SBHCK[:whole] if rest else x_SBHCK] if whole else []
+    return [*views, x_SBHCK[whole:, :, :, :rest]] if rest else views

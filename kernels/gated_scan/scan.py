@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from kernels.gated_scan.decay import Triangle
 from kernels.gated_scan.packing import pack, unpack
+from kernels.gated_scan.room import Room
 from kernels.gated_scan.weights import channel_gradients, channel_parts, head_gradients, head_parts
 from kernels.taylor.features import accumulator_dtype, autocast_off
 
@@ -40,18 +41,23 @@ def scan(q_BLHK, k_BLHK, v_BLHV, log_decay_BLHK, state, keep_BL, scale, chunk, w
     """
     (B, L, H, K), V, dtype = q_BLHK.shape, v_BLHV.shape[-1], accumulator_dtype(q_BLHK.dtype)
     take_apart = head_parts if log_decay_BLHK.shape[-1] == 1 else channel_parts
-    triangles = Triangles(chunk, dtype, q_BLHK.device)
+    rooms: dict[int, Room] = {}  # by chunks of a stretch: all alike but the last
     fresh = state is None
     if fresh:
         state = torch.zeros(B * H, K, V, dtype=dtype, device=q_BLHK.device)
     y_BLHV = torch.empty(v_BLHV.shape, dtype=v_BLHV.dtype, device=v_BLHV.device)
     for part in stretches(L, chunk, B * H):
-        q, v = pack(q_BLHK, part, chunk, dtype, factor=scale), pack(v_BLHV, part, chunk, dtype)
-        k, logs = (pack(x, part, chunk, dtype, keep_BL=keep_BL) for x in (k_BLHK, log_decay_BLHK))
-        S = q.shape[0]
-        weights, *parts = take_apart(*(x.flatten(0, 1) for x in (q, k, logs)), triangles[S * B * H])
+        S = -(-(part.stop - part.start) // chunk)
+        if S not in rooms:
+            rooms[S] = Room(S, B * H, chunk, K, V, log_decay_BLHK.shape[-1], dtype, q_BLHK.device)
+        room = rooms[S]
+        pack(q_BLHK, part, chunk, dtype, factor=scale, out=room.q)
+        pack(k_BLHK, part, chunk, dtype, keep_BL=keep_BL, out=room.k)
+        pack(log_decay_BLHK, part, chunk, dtype, keep_BL=keep_BL, out=room.logs)
+        v, y = pack(v_BLHV, part, chunk, dtype, out=room.v), room.y
+        weights, *parts = take_apart(room)
         seen, kept, total = (x.unflatten(0, (S, -1)) for x in parts)
-        y = torch.bmm(weights, v.flatten(0, 1)).view(v.shape)
+        torch.bmm(weights, v.flatten(0, 1), out=y.flatten(0, 1))
         if saved is not None:
             saved.append(torch.empty(S, *state.shape, dtype=dtype, device=state.device))
         for s in range(S):

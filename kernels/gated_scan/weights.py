@@ -1,6 +1,6 @@
 """What the tokens of a chunk read of each other, and its gradients: one decay a head, or one a key channel.
 
-Both forms have the same two functions, over N chunks at once. q carries the scale already; `prefix` and `suffix` are
+Both forms have the same two functions, over N chunks at once: all of a room (room.py), or its gradients. q carries the scale already; `prefix` and `suffix` are
 the decays since the chunk's start and until its end (decay.py).
 """
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from kernels.gated_scan.decay import Triangle, halves, head_decay, in_halves, lower_left
+from kernels.gated_scan.room import Room
 
 
 class Parts(NamedTuple):
@@ -33,10 +34,11 @@ class Gradients(NamedTuple):
     total: torch.Tensor
 
 
-def head_parts(q, k, logs, triangle: Triangle) -> Parts:
-    """One decay a token and head: logs (N, C, 1). Overwrites q and k."""
-    prefix, suffix, total = head_decay(logs, triangle)
-    weights = torch.bmm(q, k.transpose(1, 2)).mul_(triangle.matrix)
+def head_parts(room: Room) -> Parts:
+    """One decay a token and head: logs (N, C, 1). Overwrites the room's q and k."""
+    q, k, logs = (x.flatten(0, 1) for x in (room.q, room.k, room.logs))
+    prefix, suffix, total = head_decay(logs, room.triangle)
+    weights = torch.bmm(q, k.transpose(1, 2)).mul_(room.triangle.matrix)
     return Parts(weights, q.mul_(prefix), k.mul_(suffix), total)
 
 
@@ -48,20 +50,19 @@ def head_gradients(q, k, logs, d_weights, triangle: Triangle) -> Gradients:
     return Gradients(weights, torch.bmm(d_weights, k), torch.bmm(d_weights.transpose(1, 2), q), prefix, suffix, total)
 
 
-def channel_parts(q, k, logs, triangle: Triangle) -> Parts:
-    """One decay a token and key channel: logs (N, C, K). Overwrites q, k and logs."""
+def channel_parts(room: Room) -> Parts:
+    """One decay a token and key channel: logs (N, C, K). Overwrites the room's q, k and logs."""
+    q, k, logs = (x.flatten(0, 1) for x in (room.q, room.k, room.logs))
     total = logs.sum(1).exp().unsqueeze(-1)
-    triangle.diagonal.copy_(torch.linalg.vecdot(q, k))
-    block = logs.exp_()
-    q.mul_(block)
-    for h, quarter in zip(halves(q.shape[1]), triangle.quarters):
-        (earlier, _), (_, later), (first, second) = in_halves(k, h), in_halves(q, h), in_halves(block, 1)
-        products = (later * earlier).sum(-1) if h == 1 else torch.bmm(later, earlier.transpose(1, 2))
+    room.triangle.diagonal.copy_(torch.mul(q, k, out=room.own.flatten(0, 1)).sum(-1))
+    q.mul_(logs.exp_())
+    for earlier, later, products, quarter, first, second, both in room.levels:
+        torch.bmm(later, earlier.transpose(1, 2), out=products)
         quarter.copy_(products.view(quarter.shape))
         later.mul_(first)
         earlier.mul_(second)
-        block = first * second
-    return Parts(triangle.matrix, q, k, total)
+        torch.mul(first, second, out=both)
+    return Parts(room.triangle.matrix, q, k, total)
 
 
 def channel_gradients(q, k, logs, d_weights, triangle: Triangle) -> Gradients:
