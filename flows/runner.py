@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from prefect import get_run_logger, runtime
@@ -18,7 +20,7 @@ from flows.tracked import Runs
 from flows.watch import Watch
 from flows.work import Order, Outcome
 from storage.artifacts import Store
-from storage.errors import RereadError, StageFailed
+from storage.errors import RereadError, SpecError, StageFailed
 from storage.home import local_home
 
 POLL_SECONDS = 0.2
@@ -66,6 +68,7 @@ class Runner:
         waiting = {stage.key: stage for stage in self.plan.missing()}
         done = {key for key in self.plan.stages if key not in waiting}
         running: dict[str, Stage] = {}
+        check_gpus(waiting.values())
         capacity, refreshed = cluster_cores(), 0.0
         while waiting or running:
             for stage in schedule.start_now(waiting.values(), running.values(), done, capacity):
@@ -132,6 +135,17 @@ class Runner:
 def without_images(markdown: str) -> str:
     """Prefect shows Markdown but has no files beside it."""
     return "\n".join(line for line in markdown.splitlines() if not line.startswith("![")) + "\n"
+
+
+def check_gpus(stages: Iterable[Stage]) -> None:
+    """SpecError where a stage would wait for ever for a GPU: the embedded Ray gets no more than this machine has."""
+    import ray
+
+    here = ray.cluster_resources().get("GPU", 0)
+    for stage in stages:
+        if stage.gpus > here and not os.environ.get("RAY_ADDRESS"):
+            raise SpecError(f"{stage.title} needs {stage.gpus} GPU, this machine shows Ray {here:.0f}; set RAY_ADDRESS to a "
+                            "cluster that has one, or take device=cpu")
 
 
 def cluster_cores() -> int:

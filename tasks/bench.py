@@ -65,6 +65,10 @@ def chosen(spec: BenchSpec) -> Preset:
     if unknown:
         raise SpecError(f"operations: preset {spec.preset} does not time {', '.join(unknown)}; it times "
                         f"{', '.join(sorted(known)) or 'no single operation'}")
+    lengths = {n for section in preset.sections if isinstance(section, Sweep | Decode) for n in section.sizes}
+    if spec.lengths and not lengths & set(spec.lengths):
+        raise SpecError(f"lengths: preset {spec.preset} times {', '.join(map(str, sorted(lengths))) or 'no single length'}; "
+                        f"got {', '.join(map(str, spec.lengths))}")
     return preset
 
 

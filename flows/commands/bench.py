@@ -6,7 +6,7 @@ import json as json_format
 from pathlib import Path
 from typing import Any
 
-from flows.commands.output import console, document, say, table
+from flows.commands.output import document, say, table
 
 
 def show_timings(rows: list[dict[str, Any]], folder: Path) -> None:
@@ -14,12 +14,12 @@ def show_timings(rows: list[dict[str, Any]], folder: Path) -> None:
     from tasks.bench import NOTES
     from tasks.benchmarks import page
 
-    shown = console()
     for one in page.tables(rows):
-        shown.print(one.rich())
+        table(one.columns, one.rows, right=tuple(one.columns[2:]), title=one.title)
+        say()
     beside = page.compared(rows)
     if beside.rows:
-        table(beside.columns, beside.rows, right=("n", "x SDPA here", "x FA2 published"), title=f"\n{beside.title}")
+        table(beside.columns, beside.rows, right=("n", "x SDPA here", "x FA2 published"), title=beside.title)
         say(beside.note)
     absent = json_format.loads((folder / NOTES).read_text(encoding="utf-8"))["absent"]
     for sentence in absent:

@@ -29,6 +29,8 @@ from tasks.benchmarks.sections import (
 from tasks.reporting.plots import PALETTE
 
 GREY = "#777777"
+FORMS = {"chunked": PALETTE[0], "triton": PALETTE[3], "naive": "#bbbbbb"}       # ours keep their colours in every panel
+MOST_BARS = 30
 Row = dict[str, Any]
 
 
@@ -75,10 +77,15 @@ def time_against_length(rows: list[Row]) -> plt.Figure | None:
         return None
     figure, axes = _grid(len(panels), 4.0, 3.5)
     for axis, (op, measure) in zip(axes, panels):
-        _lines(axis, [row for row in rows if row["op"] == "sdpa" and row["measure"] == measure], lambda row: "attention (torch)",
-               [GREY])
         own = [row for row in rows if (row["op"], row["measure"]) == (op, measure)]
-        _lines(axis, own, lambda row: row["backend"], PALETTE)
+        if any(row["ratio_to_sdpa"] for row in own):
+            _lines(axis, [row for row in rows if row["op"] == "sdpa" and row["measure"] == measure],
+                   lambda row: "attention (torch)", [GREY])
+        peers = [row["backend"] for row in own if row["backend"] not in FORMS]
+        others = [PALETTE[i] for i in (1, 2, 4, 5, 7)]
+        places = {name: others[i % len(others)] for i, name in enumerate(dict.fromkeys(peers))}
+        names = list(dict.fromkeys(row["backend"] for row in own))
+        _lines(axis, own, lambda row: row["backend"], [(FORMS | places)[name] for name in names])
         _published(axis, own)
         axis.set_title(op, fontsize=9)
         axis.set_xlabel("length (tokens)", fontsize=8)
@@ -115,7 +122,7 @@ def ratios(rows: list[Row]) -> plt.Figure | None:
     bars = []
     for measure in (FORWARD, BACKWARD):
         for row in rows:
-            if row["measure"] == measure and row["op"] != "sdpa":
+            if row["measure"] == measure and row["op"] != "sdpa" and row["backend"] != "naive":
                 name = f"{row['op']} {row['n']:,}" + (f" x {row['batch']}" if row["batch"] > 1 else "") + (
                     f" ({row['backend']})" if row["backend"] not in ("chunked", "triton") else "")
                 name += ", with gradients" if measure == BACKWARD else ""
@@ -124,6 +131,11 @@ def ratios(rows: list[Row]) -> plt.Figure | None:
                 bars += [(name, row["ratio_to_peer"], PALETTE[1], row, row["peer"])] if row["ratio_to_peer"] else []
     if not bars:
         return None
+    if len(bars) > MOST_BARS:      # only the longest row of each
+        longest: dict[tuple, tuple] = {}
+        for bar in sorted(bars, key=lambda bar: bar[3]["n"]):
+            longest[bar[3]["measure"], bar[3]["op"], bar[3]["backend"], bar[3]["batch"], bar[2]] = bar
+        bars = list(longest.values())
     bars.sort(key=lambda bar: (bar[3]["measure"], bar[3]["op"], bar[4] != "torch's attention", bar[3]["n"]))
     figure, axis = plt.subplots(figsize=(7.6, 1.6 + 0.26 * len(bars)))
     for place, (_, ratio, colour, row, against) in enumerate(reversed(bars)):
@@ -137,7 +149,7 @@ def ratios(rows: list[Row]) -> plt.Figure | None:
     axis.axvline(1, color="black", linewidth=1.2)
     axis.set_xscale("log")
     axis.set_xlim(min(0.5, 0.8 * min(bar[1] for bar in bars)),
-                  3.2 * max(max(bar[1], published_ratio(bar[3]) or 0) for bar in bars))
+                  5 * max(max(bar[1], published_ratio(bar[3]) or 0) for bar in bars))
     _plain(axis.xaxis)
     axis.set_yticks(range(len(bars)), [bar[0] for bar in reversed(bars)], fontsize=7)
     axis.set_ylim(-0.7, len(bars) - 0.3)

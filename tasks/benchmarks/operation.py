@@ -132,6 +132,7 @@ class Operation:
     shared: tuple[str, ...] = ()                                # inputs without a batch dimension
     needs: tuple[str, ...] = ()
     step: Step | None = None
+    whole: bool = False                                         # a whole mixer: no ratio to attention's core alone
     stretch: int = 1                                            # tokens that it reads for each of a row
     _proof: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
 

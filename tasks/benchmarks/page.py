@@ -47,7 +47,7 @@ def _times(value: float | None) -> str:
 
 
 def _peer(row: Row) -> str:
-    return "" if row["peer"] is None else f"{_times(row['ratio_to_peer'])} ({row['peer']})"
+    return "" if row["peer"] is None else _times(row["ratio_to_peer"])
 
 
 def _spread(row: Row) -> str:
@@ -107,7 +107,7 @@ def elsewhere(rows: list[Row]) -> Table:
 NOTES = {
     FORWARD: "ms: best repetition, the thread's CPU time on a CPU. error: largest difference from float64 over its largest "
              "value; a row whose check fails has no time. x SDPA, x peer: their time over ours in this run, so above 1 is "
-             "faster. Ours read the public layout with padding on; attention and peers get their own layout before the clock.",
+             "faster; of several peers the quickest counts. Ours read the public layout with padding on; attention and peers get their own layout before the clock.",
     DECODE: "One step of one layer's mixing after a context that was not read but made: states of a fixed size cost the "
             "same whatever they hold. state: bytes held.",
     STEP: "state and FLOPs as each mixer's `cost` counts them, measured: bytes of the live state.",

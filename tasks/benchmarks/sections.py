@@ -34,6 +34,11 @@ class Sweep:
 
     module: ClassVar[str] = "tasks.benchmarks.sweep"
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What `lengths` of a spec chooses from."""
+        return self.lengths
+
     def about(self) -> str:
         """One line for people."""
         return (f"{BACKWARD if self.backward else FORWARD}: {', '.join(self.operations)}; n = "
@@ -53,6 +58,11 @@ class Decode:
     fewest: int = 5
 
     module: ClassVar[str] = "tasks.benchmarks.decode"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """What `lengths` of a spec chooses from."""
+        return self.contexts
 
     def about(self) -> str:
         """One line for people."""

@@ -104,7 +104,8 @@ def compare(rows: list[dict]) -> list[dict]:
     for one in rows:
         if one["ms"] is None:
             continue
-        if sdpa:
+        operation = registry.every().get(one["op"])
+        if sdpa and not (operation and operation.whole):
             one["ratio_to_sdpa"] = sdpa["ms"] / one["ms"]
         peer = quickest([other for other in rows if other["op"] == one["op"] and (other["op"], other["backend"]) not in ours])
         if peer and (one["op"], one["backend"]) in ours and one["op"] != "sdpa":

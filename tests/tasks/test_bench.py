@@ -254,6 +254,8 @@ def test_only_some_operations_and_lengths(short):
         ("taylor", 64, "forward"), ("taylor", 64, "decode step")]
     assert BenchSpec(operations="taylor, sdpa", lengths=512) == BenchSpec(operations=("taylor", "sdpa"), lengths=[512])
     assert BenchSpec(lengths="512,2048").lengths == (512, 2048)
+    with pytest.raises(SpecError, match="times 64, 130, 600; got 4096"):
+        bench.plan(BenchSpec(lengths=4096))
     with pytest.raises(SpecError, match="does not time lavo"):
         bench.plan(BenchSpec(operations=("lavo",)))
 

@@ -114,5 +114,5 @@ OPERATIONS = (Operation(
      Implementation("transformers.Mamba2Mixer", lambda inputs: inputs["mixer"](inputs["x"]), ours=False,
                     arrange=with_their_mixer, needs=("transformers",),
                     note=f"chunk {CHUNK}, quicker than its default 256; no padding")),
-    formula, count, lambda inputs: call(inputs, "naive"), leaves=("x",), shared=WEIGHTS,
+    formula, count, lambda inputs: call(inputs, "naive"), leaves=("x",), shared=WEIGHTS, whole=True,
     needs=("kernels.gated_scan", "kernels.short_conv")),)
