@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.benchmarks import published
-from tasks.benchmarks.figures import conditions
+from tasks.benchmarks.drawing import conditions
 from tasks.benchmarks.sections import BACKWARD, DECODE, FORWARD, MODEL_FORWARD, STEP
 from tasks.reporting.tables import Table, count, size
 
