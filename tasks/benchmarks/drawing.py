@@ -28,7 +28,18 @@ def conditions(rows: Iterable[Row], batch: bool = True) -> str:
 
 
 def shared(rows: list[Row], key: str) -> str:
-    return " and ".join(sorted({str(row[key]) for row in rows if row[key] is not None}))
+    """The value of all rows; of several numbers the range."""
+    values = sorted({row[key] for row in rows if row[key] is not None})
+    if len(values) > 2 and not isinstance(values[0], str):
+        return f"{values[0]} to {values[-1]}"
+    return " and ".join(map(str, values))
+
+
+def main_batch(rows: list[Row]) -> list[Row]:
+    """Of rows of several batches, those of the batch with most lengths."""
+    batches = sorted({row["batch"] for row in rows})
+    chosen = max(batches, key=lambda batch: len({row["n"] for row in rows if row["batch"] == batch}), default=None)
+    return [row for row in rows if row["batch"] == chosen]
 
 
 def is_ours(row: Row) -> bool:

@@ -16,6 +16,7 @@ from tasks.benchmarks.drawing import (
     lines,
     log,
     log2,
+    main_batch,
     panels_across,
     plain,
     published_marks,
@@ -28,6 +29,7 @@ from tasks.reporting.plots import PALETTE
 
 FORMS = {"chunked": PALETTE[0], "triton": PALETTE[3], "naive": "#bbbbbb"}       # ours keep their colours in every panel
 MOST_BARS = 30
+ATTENTION = "torch's attention"
 
 
 def draw(rows: list[Row], folder: Path) -> list[str]:
@@ -48,10 +50,7 @@ def draw(rows: list[Row], folder: Path) -> list[str]:
 # -------------------------------------------------------------------------------------------------- time against length
 def time_against_length(rows: list[Row]) -> plt.Figure | None:
     """One panel an operation, one line an implementation, attention in grey in each."""
-    rows = [row for row in rows if row["measure"] in (FORWARD, BACKWARD)]
-    # of several batches at one length, the one of the length sweep
-    batch = max({row["batch"] for row in rows}, key=lambda b: len({r["n"] for r in rows if r["batch"] == b}), default=None)
-    rows = [row for row in rows if row["batch"] == batch]
+    rows = main_batch([row for row in rows if row["measure"] in (FORWARD, BACKWARD)])
     panels = list(dict.fromkeys((row["op"], row["measure"]) for row in rows
                                 if row["op"] != "sdpa" and row["measure"] == FORWARD))
     if not panels or len({row["n"] for row in rows}) < 2:
@@ -101,31 +100,27 @@ def time_against_batch(rows: list[Row]) -> plt.Figure | None:
 def ratios(rows: list[Row]) -> plt.Figure | None:
     """Bars of how many times faster than attention and than the quickest peer, the threshold 1 marked."""
     bars = []
-    for measure in (FORWARD, BACKWARD):
-        for row in rows:
-            if row["measure"] == measure and row["op"] != "sdpa" and row["backend"] != "naive":
-                name = f"{row['op']} {row['n']:,}" + (f" x {row['batch']}" if row["batch"] > 1 else "") + (
-                    f" ({row['backend']})" if row["backend"] not in ("chunked", "triton") else "")
-                name += ", with gradients" if measure == BACKWARD else ""
-                bars += [(name, row["ratio_to_sdpa"], PALETTE[0], row, "torch's attention")] if (
-                    row["ratio_to_sdpa"] and is_ours(row)) else []
-                bars += [(name, row["ratio_to_peer"], PALETTE[1], row, row["peer"])] if row["ratio_to_peer"] else []
+    for row in quickest(main_batch([row for row in rows if row["measure"] in (FORWARD, BACKWARD)])):
+        name = f"{row['op']} {row['n']:,}" + (f" ({row['backend']})" if row["backend"] != "chunked" else "")
+        name += ", with gradients" if row["measure"] == BACKWARD else ""
+        bars += [(name, row["ratio_to_sdpa"], PALETTE[0], row, ATTENTION)] if row["ratio_to_sdpa"] else []
+        bars += [(name, row["ratio_to_peer"], PALETTE[1], row, row["peer"])] if row["ratio_to_peer"] else []
     if not bars:
         return None
     if len(bars) > MOST_BARS:      # only the longest row of each
         longest: dict[tuple, tuple] = {}
         for bar in sorted(bars, key=lambda bar: bar[3]["n"]):
-            longest[bar[3]["measure"], bar[3]["op"], bar[3]["backend"], bar[3]["batch"], bar[2]] = bar
+            longest[bar[3]["measure"], bar[3]["op"], bar[2]] = bar
         bars = list(longest.values())
-    bars.sort(key=lambda bar: (bar[3]["measure"], bar[3]["op"], bar[4] != "torch's attention", bar[3]["n"]))
+    bars.sort(key=lambda bar: (bar[3]["measure"], bar[3]["op"], bar[4] != ATTENTION, bar[3]["n"]))
     figure, axis = plt.subplots(figsize=(7.6, 1.6 + 0.26 * len(bars)))
     for place, (_, ratio, colour, row, against) in enumerate(reversed(bars)):
         axis.barh(place, ratio - 1, left=1, color=colour, height=0.7, hatch="///" if row["contended"] else None,
                   edgecolor="white", linewidth=0.4)
-        claim = published_ratio(row) if against == "torch's attention" else None
+        claim = published_ratio(row) if against == ATTENTION else None
         if claim:
             axis.plot(claim, place, "D", color="black", markerfacecolor="white", markersize=5)
-        axis.annotate(f"{ratio:.2f}" * (ratio < 10) + f"{ratio:.1f}" * (ratio >= 10) + ("" if against == "torch's attention" else f"  {against}"), (max(ratio, 1), place),
+        axis.annotate(f"{ratio:.2f}" * (ratio < 10) + f"{ratio:.1f}" * (ratio >= 10) + ("" if against == ATTENTION else f"  {against}"), (max(ratio, 1), place),
                       xytext=(4, 0), textcoords="offset points", va="center", fontsize=7)
     axis.axvline(1, color="black", linewidth=1.2)
     axis.set_xscale("log")
@@ -147,6 +142,16 @@ def ratios(rows: list[Row]) -> plt.Figure | None:
                 loc="upper center", bbox_to_anchor=(0.35, -0.6 / (1.6 + 0.26 * len(bars)) - 0.02), ncols=2, frameon=False)
     axis.set_title("Ratios within this run\n" + conditions([bar[3] for bar in bars]), fontsize=9)
     return figure
+
+
+def quickest(rows: list[Row]) -> list[Row]:
+    """Our quickest form of each operation, measure and length."""
+    found: dict[tuple, Row] = {}
+    for row in rows:
+        key = row["op"], row["measure"], row["n"]
+        if row["op"] != "sdpa" and is_ours(row) and (key not in found or row["ms"] < found[key]["ms"]):
+            found[key] = row
+    return list(found.values())
 
 
 # ------------------------------------------------------------------------------------------------------------ decoding

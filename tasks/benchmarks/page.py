@@ -18,10 +18,15 @@ def tables(rows: list[Row]) -> list[Table]:
     for measure in dict.fromkeys(row["measure"] for row in rows):
         own = sorted((row for row in rows if row["measure"] == measure), key=_place)
         columns = [(title, [cell(row) for row in own]) for title, cell in COLUMNS if title not in _dropped(measure)]
-        columns = [(title, cells) for title, cells in columns if title in KEPT or any(cell not in ("", "–") for cell in cells)]
+        columns = [(title, cells) for title, cells in columns if title in KEPT or _says(title, cells)]
         found.append(Table(measure.replace(" ", "-"), f"{measure[0].upper()}{measure[1:]}: {conditions(own)}",
                            [title for title, _ in columns], [list(line) for line in zip(*(cells for _, cells in columns))]))
     return found
+
+
+def _says(column: str, cells: list[str]) -> bool:
+    """Whether a column is worth its room: one row a call is the rule."""
+    return not set(cells) <= ({"", "1"} if column == "batch" else {"", "–"})
 
 
 def _place(row: Row) -> tuple:
@@ -59,7 +64,7 @@ COLUMNS = (
     ("op", lambda row: row["op"]),
     ("backend", lambda row: row["backend"]),
     ("n", lambda row: count(row["n"])),
-    ("batch", lambda row: "" if row["batch"] in (None, 1) else str(row["batch"])),
+    ("batch", lambda row: str(row["batch"] or "")),
     ("ms", lambda row: milliseconds(row["ms"])),
     ("median", lambda row: milliseconds(row["ms_median"])),
     ("p20 to p80", _spread),
