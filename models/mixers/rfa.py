@@ -77,8 +77,7 @@ class RFA(Mixer):
             sums = None if fresh else ScanState(state["kv"], state["z"])
             y, (kv, z) = linear_scan(q, k, v, lengths_B=lengths_B, state=sums, floor=self.config.floor, return_state=True)
             return self._output(y), None if state is None else state.advanced(layout.lengths_B, kv=kv, z=z)
-        before_BH = None if fresh else torch.where(state.count_B[:, None] > 0, state["peak"], float("-inf"))
-        decay, key_weight, peak_BH = fading_weights(exponent_BLH, before_BH, layout)
+        decay, key_weight, peak_BH = fading_weights(exponent_BLH, None if fresh else state["peak"], layout)
         y, sums = gated_scan(q, k * key_weight, with_one(v, q.dtype), decay, lengths_B=lengths_B, scale=1.0,
                              state=None if fresh else joined(state), return_state=True)
         if state is not None:
@@ -130,19 +129,14 @@ def fading_weights(
     """Sums of exp(exponent) as sums relative to the greatest exponent so far, which never overflow.
 
     Returns (log decay (B, L, H) <= 0 of the sums before a token, weight (B, L, H, 1) <= 1 of the token, greatest after
-    the last real token (B, H)). before_BH: the greatest of earlier tokens, -inf for none.
+    the last real token (B, H)). Exponents are half squared norms, so that 0 stands for the greatest of no tokens.
     """
     real_BL1 = layout.real_BL[..., None]
-    exponent = torch.where(real_BL1, exponent_BLH, float("-inf"))
-    peak = exponent.cummax(1).values
-    if before_BH is None:
-        before = peak[:, :1]
-    else:
-        peak, before = torch.maximum(peak, before_BH[:, None]), before_BH[:, None]
-    peak = torch.where(peak.isinf(), 0, peak)  # rows without any token
-    previous = torch.cat((torch.where(before.isinf(), peak[:, :1], before), peak[:, :-1]), 1)
-    weight = torch.where(real_BL1, torch.where(real_BL1, exponent_BLH - peak, 0).exp(), 0)
-    return previous - peak, weight[..., None], peak[:, -1].clone()
+    exponent = torch.where(real_BL1, exponent_BLH, 0)
+    before = torch.zeros_like(exponent[:, :1]) if before_BH is None else before_BH[:, None]
+    peak = torch.maximum(exponent.cummax(1).values, before)
+    weight = torch.where(real_BL1, (exponent - peak).exp(), 0)
+    return torch.cat((before, peak[:, :-1]), 1) - peak, weight[..., None], peak[:, -1].clone()
 
 
 def with_one(v_BLHV: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
