@@ -66,9 +66,10 @@ class Times:
 
 def take_turns(functions: Mapping[str, Callable[[], Any]], *, threads: int, seconds: float, fewest: int,
                warm_up: int = 1, most: int = MOST_REPETITIONS) -> dict[str, Times]:
-    """Run the functions in turns until each has had `seconds` of wall time, but `fewest` to `most` repetitions.
+    """Run the functions in turns until each has worked for `seconds`, but `fewest` to `most` repetitions.
 
-    So a dear one gets few turns and a cheap one many, spread over the same while.
+    So a dear one gets few turns and a cheap one many, spread over the same while. One that works for less than a tenth
+    of its wall time (it sleeps, or is kept waiting) is let go after ten times as long.
     """
     for function in functions.values():
         for _ in range(warm_up):
@@ -85,7 +86,7 @@ def take_turns(functions: Mapping[str, Callable[[], Any]], *, threads: int, seco
             own = found[name]
             own.work.append(work if threads == 1 else wall)
             own.wall.append(wall)
-            if len(own.wall) >= most or (len(own.wall) >= fewest and sum(own.wall) >= seconds):
+            if len(own.wall) >= most or (len(own.wall) >= fewest and max(sum(own.work), sum(own.wall) / 10) >= seconds):
                 del running[name]
     return found
 

@@ -17,7 +17,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Conditions:
-    """Device, dtype, threads, seed, and the moment from which on every figure gets a tenth of its time."""
+    """Device, dtype, threads, seed, and the moment from which on every figure gets less than half of its time."""
 
     device: str = "cpu"
     dtype: str = "float32"
@@ -39,11 +39,11 @@ class Conditions:
 
     def clock(self, functions: Mapping[str, Callable[[], Any]], *, seconds: float, fewest: int, warm_up: int = 0,
               most: int = MOST_REPETITIONS) -> dict[str, Times]:
-        """Time functions that ran once already: in turns on a CPU, `seconds` each, by its own events on a GPU."""
+        """Time functions that ran once already: in turns on a CPU, `seconds` of work each, by its own events on a GPU."""
         if self.device == "cuda":
             return on_gpu(functions)
         late = self.deadline is not None and time.perf_counter() > self.deadline
-        return take_turns(functions, threads=self.threads, seconds=seconds / 10 if late else seconds,
+        return take_turns(functions, threads=self.threads, seconds=seconds * 0.4 if late else seconds,
                           fewest=1 if late else fewest, warm_up=warm_up, most=most)
 
     def wanted(self, names: tuple[str, ...]) -> tuple[str, ...]:

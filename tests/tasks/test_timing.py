@@ -14,8 +14,12 @@ def test_competitors_take_turns():
 
 
 def test_a_dear_competitor_gets_fewer_turns():
-    times = take_turns({"dear": lambda: time.sleep(0.02), "cheap": lambda: None}, threads=1, seconds=0.03, fewest=1, most=9)
-    assert len(times["dear"].work) <= 3 and len(times["cheap"].work) == 9
+    x = torch.randn(300, 300)
+    times = take_turns({"dear": lambda: [x @ x for _ in range(20)], "cheap": lambda: None}, threads=1, seconds=1e-3, fewest=1,
+                       most=9)
+    assert len(times["dear"].work) <= 2 and len(times["cheap"].work) == 9
+    idle = take_turns({"idle": lambda: time.sleep(0.02)}, threads=1, seconds=0.01, fewest=1, most=50)["idle"]
+    assert len(idle.work) <= 8, "one that only waits is let go too"
 
 
 def test_a_waiting_run_is_contended():
