@@ -8,6 +8,8 @@ from tasks.benchmarks.drawing import Row, log, log2, marks, title
 from tasks.benchmarks.sections import FIRST_TOKEN, GENERATION, INCREMENTAL, MODEL_FORWARD, PREFIXES, STEP
 from tasks.reporting.plots import PALETTE
 
+STYLES = ("-", "--", ":", "-.")       # beside the colours: equal lines stay visible, and colours may come round again
+
 
 def growth(rows: list[Row]) -> plt.Figure | None:
     """State counted and measured, and the step's cost counted and measured, against history."""
@@ -21,7 +23,7 @@ def growth(rows: list[Row]) -> plt.Figure | None:
                                     (axes[2], "ms", 1, "milliseconds a step, measured")):
         for place, kind in enumerate(kinds):
             own = sorted((row for row in rows if row["op"] == kind), key=lambda row: row["n"])
-            colour, style = PALETTE[place % len(PALETTE)], ("-", "--", ":", "-.")[place % 4]     # equal lines stay visible
+            colour, style = PALETTE[place % len(PALETTE)], STYLES[(place + place // len(PALETTE)) % 4]
             points = [(row["n"], row[key] / scale) for row in own if row[key]]
             axis.plot(*zip(*points), style, color=colour, linewidth=1.3, label=kind)
             if key == "state_bytes":
@@ -33,7 +35,7 @@ def growth(rows: list[Row]) -> plt.Figure | None:
         log(axis)
         axis.set_xlabel("history (tokens)")
         axis.set_ylabel(label, fontsize=8)
-    axes[1].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=min(7, len(kinds)), frameon=False)
+    axes[2].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5), ncols=1 + len(kinds) // 17, frameon=False)
     title(figure, "Cost of one more token as the history grows, one layer", rows)
     return figure
 
