@@ -47,7 +47,7 @@ log = logs.get("tasks.bench")
 def model_of(system: str, section: Efficiency, conditions: Conditions) -> LanguageModel:
     """A language model of that mixer alone."""
     kind, settings = SYSTEMS[system]
-    mixer = config_of(kind, heads=section.heads, **settings)
+    mixer = config_of(kind, section.width, heads=section.heads, **settings)
     config = ModelConfig.model_validate({"width": section.width, "vocabulary": section.vocabulary,
                                          "mixers": {kind: mixer.model_dump()}, "plan": [f"{kind}*{section.layers}"]})
     return build(config).eval().to(conditions.device, conditions.torch_dtype)

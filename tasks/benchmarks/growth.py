@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kernels.errors import RereadError
 from models import Layout, registry
 from models.mixer import Mixer
 from storage import logs
@@ -30,19 +31,41 @@ log = logs.get("tasks.bench")
 
 
 def streams(kind: str) -> bool:
-    config = config_of(kind)
+    config = config_of(kind, Growth.width, heads=Growth.heads)
     able = None if config is None else registry.abilities(config)
     return able is not None and able.streaming and able.causal
 
 
-def config_of(kind: str, **wanted: Any) -> Any:
-    """The kind's default config, with those of `wanted` that it has; None if it has no default."""
-    found = registry.config_class(kind)
-    known = {name: value for name, value in wanted.items() if name in found.model_fields}
+def config_of(kind: str, width: int, **wanted: Any) -> Any:
+    """The kind's default config with those of `wanted` that it has; failing that its first case that fits the width.
+
+    Slots along a basis are at most as many as the width of a head.
+    """
+    fields = registry.config_class(kind)
+    known = {name: value for name, value in wanted.items() if name in fields.model_fields}
+    slots = fields.model_fields.get("slots")
+    if slots is not None and "heads" in known:
+        known["slots"] = min(known.get("slots", slots.default), width // known["heads"])
+    return next((config for config in (_default(fields, known), *fields.cases().values()) if fits(config, width)), None)
+
+
+def _default(fields: type, known: dict[str, Any]) -> Any:
     try:
-        return found(**known)
+        return fields(**known)
     except ValueError:
-        return next(iter(found.cases().values()), None)
+        return None
+
+
+def fits(config: Any, width: int) -> bool:
+    """Whether a mixer of that width can be built."""
+    if config is None:
+        return False
+    try:
+        with torch.device("meta"):
+            registry.build(config, width)
+    except (RereadError, ValueError, RuntimeError):
+        return False
+    return True
 
 
 def points(section: Growth, conditions: Conditions) -> list[str]:
@@ -59,7 +82,7 @@ def absent(section: Growth, conditions: Conditions) -> list[str]:
 @torch.no_grad()
 def measure(section: Growth, kind: str, conditions: Conditions) -> list[dict]:
     """One row a history."""
-    config = config_of(kind, heads=section.heads)
+    config = config_of(kind, section.width, heads=section.heads)
     mixer = registry.build(config, section.width, seed=conditions.seed).eval().to(conditions.device)
     exact = copy.deepcopy(mixer).double()
     generator = torch.Generator().manual_seed(conditions.seed)
