@@ -54,8 +54,9 @@ def taylor(
         elif backend == "triton":
             from kernels.taylor.triton import attend
 
-            y, state = attend(q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,
-                              return_state=return_state)
+            y, state = attend(
+                q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,
+                return_state=return_state)
         else:
             y, state = taylor_chunked(
                 q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, decay_H=decay_H,

@@ -1,7 +1,7 @@
 """Taylor and prefix attention on GPUs: two kernels forward (sums before each segment, then all outputs), five backward.
 
-Design: features live in registers only; what a row leaves in memory is one state every SEGMENT tokens, made again in the
-backward rather than kept. The encoder of a prefix is one more pass of the first kernel, whose result starts the row.
+Design: features live in registers only; what a row leaves in memory is one state every SEGMENT tokens, made again in
+the backward rather than kept. The encoder of a prefix is one more pass of the first kernel, whose result starts the row.
 Derivations, bytes and the compile table: README.md.
 """
 
@@ -23,7 +23,7 @@ def attend(
     q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK=None, v_enc_BMHV=None, prefix_B=None, *, state, lengths_B, scale, eps, chunk,
     return_state,
 ) -> tuple[torch.Tensor, TaylorState | None]:
-    """See `kernels.taylor.taylor` and `kernels.prefix.prefix`. `chunk`: tokens between boundary sums, in steps of 64."""
+    """See `kernels.taylor.taylor` and `kernels.prefix.prefix`. `chunk`: tokens between boundary sums, by 64."""
     B, _, H, K = q_BLHK.shape
     call = Call(B, H, K, v_BLHV.shape[-1], scale, eps, SEGMENT if chunk is None else max(1, -(-chunk // 64)) * 64,
                 v_BLHV.dtype, v_BLHV.device)
@@ -37,8 +37,10 @@ def readable(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 and x.stride(1) * LARGEST_TILE < 2**31 else x.contiguous()
 
 
-def sums_before(call: Call, k, v, k_enc, v_enc, kv, z, lengths, prefix, want_last: bool) -> tuple[Sums | None, Sums | None]:
-    """What queries read of the tokens before their segment, None if nothing; and the row's last sums with `want_last`."""
+def sums_before(
+    call: Call, k, v, k_enc, v_enc, kv, z, lengths, prefix, want_last: bool,
+) -> tuple[Sums | None, Sums | None]:
+    """What queries read of the tokens before their segment, None if nothing; with `want_last` the row's last sums."""
     first = None if kv is None else to_blocks(kv, z, call.K, call.scale)
     if k_enc is not None:
         _, first = call.scan(k_enc, v_enc, prefix, first, before=False, last=True)

@@ -8,8 +8,8 @@ takes it whole. Nothing is scaled, so that the sums of keys, of queries (backwar
 The reader puts the factors in: scale on x, scale^2 / 2 on every group and twice that where a < b, as the pair (b, a) is
 left out. F of a head: 209 for K = 16, 81 for K = 8 (`TaylorState`: 153 and 45).
 
-Both maps are linear with one entry a row, and each is the other's transpose up to the reader's factors: `to_blocks` takes
-a state, or the gradient of a final state; `from_blocks` gives the final state, or the gradient of an initial one.
+Both maps are linear with one entry a row, and each is the other's transpose up to the reader's factors: `to_blocks`
+takes a state, or the gradient of a final state; `from_blocks` gives the final state, or the gradient of an initial one.
 """
 
 from __future__ import annotations
@@ -36,15 +36,18 @@ def block_count(K: int) -> int:
     return -(-K // BLOCK)
 
 
+def group_count(K: int) -> int:
+    return block_count(K) * (block_count(K) + 1) // 2
+
+
 def row_count(K: int) -> int:
     """F: rows of the sums of one head."""
-    blocks = block_count(K)
-    return key_width(K) + 1 + blocks * (blocks + 1) // 2 * GROUP
+    return key_width(K) + 1 + group_count(K) * GROUP
 
 
 @functools.lru_cache(maxsize=64)
 def tables(K: int, scale: float, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """(source_R, factor_R, pick_F, weight_F): block row r is factor[r] · state[source[r]], state f is weight[f] · row[pick[f]]."""
+    """(source_R, factor_R, pick_F, weight_F): row r is factor[r] · state[source[r]], feature f weight[f] · row[pick[f]]."""
     KP, blocks = key_width(K), block_count(K)
     position, f = {}, 1 + K
     for i in range(K):

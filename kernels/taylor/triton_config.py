@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SEGMENT = 512  # tokens between boundary sums: twice as many halve their bytes and double the quadratic part
 
 
 @dataclass(frozen=True)
 class Launch:
-    """C: tokens a block."""
+    """C: tokens a block. unroll: feature groups without a loop (where there are 3 or fewer)."""
 
     C: int = 64
     num_warps: int = 4
     num_stages: int = 2
+    unroll: bool = True
+
+
+KERNELS = ("state_scan", "outputs", "output_gradient", "query_gradient", "key_gradient", "value_gradient")
 
 
 def config(capability: int | str, wide: bool, single: bool) -> dict[str, Launch]:
-    """Kernel name -> launch, for capability 80, 90, 100 or "gfx942".
+    """Kernel name -> launch, for capability 80, 90, 100 or "gfx942"; "value_gradient" is `key_gradient` for dv alone.
 
     Args:
-        wide: more than 64 values a head. single: float32 operands (float32 and float16 inputs).
+        wide: more than 64 values a head. single: float32 operands (float32 and float16 inputs); they fill registers.
     """
-    table = {name: Launch() for name in ("state_scan", "outputs", "query_gradient", "key_gradient", "output_gradient")}
-    return table
+    if single:
+        return SINGLE | SINGLE_BY_GPU.get(capability, {})
+    table = dict.fromkeys(KERNELS, Launch(num_warps=8 if wide else 4))
+    return table | BY_GPU.get((capability, wide), {})
+
+
+BY_GPU = {
+    (80, False): {"state_scan": Launch(C=32)},
+    (80, True): {"state_scan": Launch(C=32, num_warps=8), "key_gradient": Launch(C=32, num_warps=8, unroll=False)},
+    (100, True): {"state_scan": Launch()},
+}
+_LOOP = Launch(C=32, num_stages=1, unroll=False)
+SINGLE = dict.fromkeys(KERNELS, _LOOP) | dict.fromkeys(("state_scan", "outputs"), replace(_LOOP, num_warps=8))
+SINGLE_BY_GPU = {
+    80: {"state_scan": replace(_LOOP, C=16, num_warps=8)},
+    100: {"key_gradient": replace(_LOOP, C=64, num_warps=8)},
+}
 
 
 def sequence_parts(programs: int, segments: int, processors: int) -> int:

@@ -1,7 +1,8 @@
 """Backward kernels. With u = 1 + scale q·k, g = dy / divisor and gz = -(dy·y) / divisor (README.md):
 
     dq = scale ( Σ_k (g·v + gz) u k + features' gradient by the sums before the segment )
-    dk = scale ( Σ_q (g·v + gz) u q + features' gradient by the reverse sums behind the segment ),  dv = Σ_q w g + φ(k) R
+    dk = scale ( Σ_q (g·v + gz) u q + features' gradient by the reverse sums behind the segment )
+    dv = Σ_q w g + φ(k) R
 
 The gradient through a group x_a (outer) x_b is one product with a 0/1 matrix a block: t (rows, 64) times x_b, summed
 over j into column a·8 + i, and the other way round.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.taylor.triton_operands import operand, outer, repeated_inner, repeated_outer, tile
+from kernels.taylor.triton_operands import blocks_of, operand, outer, repeated_inner, repeated_outer, tile
 
 
 @triton.jit
@@ -42,16 +43,23 @@ def output_gradient(
 
 
 @triton.jit
-def through_group(t, left, right, into, a: tl.constexpr, other: tl.constexpr, ROWS: tl.constexpr, KP: tl.constexpr,
-                  FD: tl.constexpr, ROUND: tl.constexpr, PRECISION: tl.constexpr):
+def through_group(t, left, right, into, a, other, ROWS: tl.constexpr, KP: tl.constexpr, FD: tl.constexpr,
+                  ROUND: tl.constexpr, PRECISION: tl.constexpr):
     """into (ROWS, KP) + gradient of x from t (ROWS, 64), that of the group x_a (outer) x_other."""
-    d, f = tl.arange(0, KP), tl.arange(0, 64)
-    outside = (d[None, :] == (a * 8 + f // 8)[:, None]).to(FD)
-    into = tl.dot(operand(t * repeated_inner(right, ROWS).to(tl.float32), FD, ROUND), outside, into, input_precision=PRECISION)
-    if other > a:  # within one block t is symmetric, and half of twice the same is in already
-        inside = (d[None, :] == (other * 8 + f % 8)[:, None]).to(FD)
-        into = tl.dot(operand(t * repeated_outer(left, ROWS).to(tl.float32), FD, ROUND), inside, into, input_precision=PRECISION)
-    return into
+    d, f, i8 = tl.arange(0, KP), tl.arange(0, 64), tl.arange(0, 8)
+    if PRECISION != "ieee":
+        square = tl.reshape(t, [ROWS, 8, 8])
+        columns = (d[None, :] == (a * 8 + i8)[:, None]).to(tl.float32)
+        into += tl.sum(tl.sum(square * right[:, None, :], 2)[:, :, None] * columns[None, :, :], 1)
+        columns = ((d[None, :] == (other * 8 + i8)[:, None]) & (other > a)).to(tl.float32)
+        return into + tl.sum(tl.sum(square * left[:, :, None], 1)[:, :, None] * columns[None, :, :], 1)
+    columns = (d[None, :] == (a * 8 + f // 8)[:, None]).to(FD)
+    half = operand(t * repeated_inner(right, ROWS).to(tl.float32), FD, ROUND)
+    into = tl.dot(half, columns, into, input_precision=PRECISION)
+    # within one block t is symmetric: both halves are the same, and together one product
+    columns = ((d[None, :] == (other * 8 + f % 8)[:, None]) & (other > a)).to(FD)
+    half = operand(t * repeated_outer(left, ROWS).to(tl.float32), FD, ROUND)
+    return tl.dot(half, columns, into, input_precision=PRECISION)
 
 
 @triton.jit
@@ -59,8 +67,8 @@ def query_gradient(
     q, k, v, g, gz, before_kv, before_z, dq, lengths, L, H, segments, blocks, scale,
     q_b, q_l, q_h, k_b, k_l, k_h, v_b, v_l, v_h,
     K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, BLOCKS: tl.constexpr, C: tl.constexpr,
-    SEGMENT: tl.constexpr, STATE: tl.constexpr, RAGGED: tl.constexpr, FD: tl.constexpr, ROUND: tl.constexpr,
-    PRECISION: tl.constexpr,
+    SEGMENT: tl.constexpr, UNROLL: tl.constexpr, STATE: tl.constexpr, RAGGED: tl.constexpr, FD: tl.constexpr,
+    ROUND: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """dq (B, L, H, K), contiguous, zeros at pads. Grid and arguments as `outputs`; g and gz from `output_gradient`."""
     R: tl.constexpr = KP + 1 + BLOCKS * (BLOCKS + 1) // 2 * 64
@@ -85,15 +93,15 @@ def query_gradient(
         if STATE:
             before_kv += (head * segments + segment) * R * VP
             before_z += (head * segments + segment) * R
-            for a in tl.static_range(BLOCKS):
+            for group in tl.range(0, BLOCKS * (BLOCKS + 1) // 2, loop_unroll_factor=UNROLL):
+                a, other = blocks_of(group, BLOCKS)
                 left = tile(q, q_l, t, inside, a * 8 + i8, K, K < 8 * BLOCKS, FD, ROUND)
-                for other in tl.static_range(a, BLOCKS):
-                    right = tile(q, q_l, t, inside, other * 8 + i8, K, K < 8 * BLOCKS, FD, ROUND)
-                    rows = KP + 1 + (a * BLOCKS - a * (a - 1) // 2 + other - a) * 64 + f
-                    sums = operand(tl.load(before_kv + rows[:, None] * VP + e[None, :]), FD, ROUND)
-                    features = tl.dot(gradient, tl.trans(sums), input_precision=PRECISION)
-                    features += weight[:, None] * tl.load(before_z + rows)[None, :]
-                    total = through_group(features, left, right, total, a, other, C, KP, FD, ROUND, PRECISION)
+                right = tile(q, q_l, t, inside, other * 8 + i8, K, K < 8 * BLOCKS, FD, ROUND)
+                rows = KP + 1 + group * 64 + f
+                sums = operand(tl.load(before_kv + rows[:, None] * VP + e[None, :]), FD, ROUND)
+                features = tl.dot(gradient, tl.trans(sums), input_precision=PRECISION)
+                features += weight[:, None] * tl.load(before_z + rows)[None, :]
+                total = through_group(features, left, right, total, a, other, C, KP, FD, ROUND, PRECISION)
             sums = operand(tl.load(before_kv + d[:, None] * VP + e[None, :]), FD, ROUND)
             total = tl.dot(gradient, tl.trans(sums), total * scale, input_precision=PRECISION)
             total += weight[:, None] * tl.load(before_z + d)[None, :]
@@ -117,12 +125,13 @@ def key_gradient(
     q, k, v, g, gz, after_kv, after_z, dk, dv, lengths, L, H, segments, blocks, scale,
     q_b, q_l, q_h, k_b, k_l, k_h, v_b, v_l, v_h,
     K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, BLOCKS: tl.constexpr, C: tl.constexpr,
-    SEGMENT: tl.constexpr, STATE: tl.constexpr, CAUSAL: tl.constexpr, RAGGED: tl.constexpr, FD: tl.constexpr,
-    ROUND: tl.constexpr, PRECISION: tl.constexpr,
+    SEGMENT: tl.constexpr, UNROLL: tl.constexpr, STATE: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr,
+    VALUES: tl.constexpr, RAGGED: tl.constexpr, FD: tl.constexpr, ROUND: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """dk (B, L, H, K) and dv (B, L, H, V), contiguous, zeros at pads. Grid: heads x blocks of C keys.
 
     after_kv (G, segments, R, VP), after_z (G, segments, R): reverse sums over queries behind each segment, with STATE.
+    KEYS, VALUES: which of the two to make; float32 operands leave registers for one at a time.
     CAUSAL False is the encoder of a prefix: all queries are in one sum, and q, g, gz are not read.
     """
     R: tl.constexpr = KP + 1 + BLOCKS * (BLOCKS + 1) // 2 * 64
@@ -150,22 +159,26 @@ def key_gradient(
                 sums_of = head * segments + segment
             after_kv += sums_of * R * VP
             after_z += sums_of * R
-            for a in tl.static_range(BLOCKS):
+            for group in tl.range(0, BLOCKS * (BLOCKS + 1) // 2, loop_unroll_factor=UNROLL):
+                a, other = blocks_of(group, BLOCKS)
                 left = tile(k, k_l, t, inside, a * 8 + i8, K, K < 8 * BLOCKS, FD, ROUND)
-                for other in tl.static_range(a, BLOCKS):
-                    right = tile(k, k_l, t, inside, other * 8 + i8, K, K < 8 * BLOCKS, FD, ROUND)
-                    rows = KP + 1 + (a * BLOCKS - a * (a - 1) // 2 + other - a) * 64 + f
-                    sums = operand(tl.load(after_kv + rows[:, None] * VP + e[None, :]), FD, ROUND)
-                    features = tl.dot(values, tl.trans(sums), input_precision=PRECISION) + tl.load(after_z + rows)[None, :]
+                right = tile(k, k_l, t, inside, other * 8 + i8, K, K < 8 * BLOCKS, FD, ROUND)
+                rows = KP + 1 + group * 64 + f
+                sums = operand(tl.load(after_kv + rows[:, None] * VP + e[None, :]), FD, ROUND)
+                if KEYS:
+                    features = tl.dot(values, tl.trans(sums), input_precision=PRECISION)
+                    features += tl.load(after_z + rows)[None, :]
                     key_total = through_group(features, left, right, key_total, a, other, C, KP, FD, ROUND, PRECISION)
-                    if other > a:
-                        right += right
-                    value_total = tl.dot(outer(left, right, C, FD, ROUND), sums, value_total, input_precision=PRECISION)
+                if VALUES:
+                    products = outer(left, (right * tl.where(other > a, 2.0, 1.0)).to(FD), C, FD, ROUND)
+                    value_total = tl.dot(products, sums, value_total, input_precision=PRECISION)
             sums = operand(tl.load(after_kv + d[:, None] * VP + e[None, :]), FD, ROUND)
-            key_total = tl.dot(values, tl.trans(sums), key_total * scale, input_precision=PRECISION)
-            key_total += tl.load(after_z + d)[None, :]
-            value_total = tl.dot(keys, sums, value_total * (0.5 * scale), input_precision=PRECISION) * scale
-            value_total += tl.load(after_kv + KP * VP + e).to(tl.float32)[None, :]
+            if KEYS:
+                key_total = tl.dot(values, tl.trans(sums), key_total * scale, input_precision=PRECISION)
+                key_total += tl.load(after_z + d)[None, :]
+            if VALUES:
+                value_total = tl.dot(keys, sums, value_total * (0.5 * scale), input_precision=PRECISION) * scale
+                value_total += tl.load(after_kv + KP * VP + e).to(tl.float32)[None, :]
         if CAUSAL:
             q += b * q_b + h * q_h
             g += (b * L * H + h) * V
@@ -175,17 +188,23 @@ def key_gradient(
                 near = (c + t) < n
                 queries = tile(q + at * q_l, q_l, t, near, d, K, K < KP, FD, ROUND)
                 gradient = tile(g + at * H * V, H * V, t, near, e, V, V < VP, FD, ROUND)
-                weight = tl.load(gz + at + t, mask=near, other=0.0)
                 u = tl.dot(keys, tl.trans(queries), input_precision=PRECISION) * scale + 1.0
                 seen = (start + t)[:, None] <= (c + t)[None, :]
-                w = tl.where(seen, 0.5 * u * u + 0.5, 0.0)
-                value_total = tl.dot(operand(w, FD, ROUND), gradient, value_total, input_precision=PRECISION)
-                u *= tl.dot(values, tl.trans(gradient), input_precision=PRECISION) + weight[None, :]
-                u = tl.where(seen, u, 0.0)
-                key_total = tl.dot(operand(u, FD, ROUND), queries, key_total, input_precision=PRECISION)
+                if VALUES:
+                    w = tl.where(seen, 0.5 * u * u + 0.5, 0.0)
+                    value_total = tl.dot(operand(w, FD, ROUND), gradient, value_total, input_precision=PRECISION)
+                if KEYS:
+                    weight = tl.load(gz + at + t, mask=near, other=0.0)
+                    u *= tl.dot(values, tl.trans(gradient), input_precision=PRECISION) + weight[None, :]
+                    u = tl.where(seen, u, 0.0)
+                    key_total = tl.dot(operand(u, FD, ROUND), queries, key_total, input_precision=PRECISION)
     kept = ((start + t) < L)[:, None]
     row = (b * L + first) * H + h
-    tl.store(dk + row * K + t[:, None] * (H * K) + d[None, :],
-             tl.where(inside[:, None], key_total * scale, 0.0).to(dk.dtype.element_ty), mask=kept & (d < K)[None, :])
-    tl.store(dv + row * V + t[:, None] * (H * V) + e[None, :],
-             tl.where(inside[:, None], value_total, 0.0).to(dv.dtype.element_ty), mask=kept & (e < V)[None, :])
+    if KEYS:
+        key_total = tl.where(inside[:, None], key_total * scale, 0.0)
+        tl.store(dk + row * K + t[:, None] * (H * K) + d[None, :], key_total.to(dk.dtype.element_ty),
+                 mask=kept & (d < K)[None, :])
+    if VALUES:
+        value_total = tl.where(inside[:, None], value_total, 0.0)
+        tl.store(dv + row * V + t[:, None] * (H * V) + e[None, :], value_total.to(dv.dtype.element_ty),
+                 mask=kept & (e < V)[None, :])

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from kernels.taylor.triton_blocks import block_count, key_width, row_count, value_width
+from kernels.taylor.triton_blocks import block_count, group_count, key_width, row_count, value_width
 from kernels.taylor.triton_config import config, sequence_parts
 from kernels.taylor.triton_gradient import key_gradient, output_gradient, query_gradient
-from kernels.taylor.triton_operands import numbers, on_device, stored
+from kernels.taylor.triton_operands import numbers, on_device, single, stored
 from kernels.taylor.triton_output import outputs
 from kernels.taylor.triton_state import state_scan
 from kernels.triton_mode import capability
@@ -37,9 +37,9 @@ class Call:
     def segments(self, L: int) -> int:
         return -(-L // self.segment)
 
-    def options(self, kernel: Any) -> dict[str, Any]:
-        """Constants and launch options of a kernel."""
-        return options(kernel, capability(self.device), self.K, self.V, self.dtype, self.segment)
+    def options(self, kernel: Any, name: str) -> dict[str, Any]:
+        """Constants and launch options of a kernel, `name` its entry of the configuration."""
+        return options(kernel, name, capability(self.device), self.K, self.V, self.dtype, self.segment)
 
     def empty(self, *between: int, dtype: torch.dtype = torch.float32) -> Sums:
         """Uninitialised sums (G, *between, R, VP) of `dtype` and (G, *between, R) float32."""
@@ -57,7 +57,7 @@ class Call:
         With `weight` (G, L), the factor of the normaliser, rows are summed from their end.
         """
         L = k.shape[1]
-        segments, groups = self.segments(L), block_count(self.K) * (block_count(self.K) + 1) // 2 + 1
+        segments, groups = self.segments(L), group_count(self.K) + 1
         parts = sequence_parts(self.B * self.H * groups, segments, processors(self.device))
         split = parts > 1
         boundaries = self.empty(segments, dtype=stored(self.dtype)) if before and not split else None
@@ -66,9 +66,9 @@ class Call:
         with on_device(self.device):
             state_scan[(self.B * self.H * parts * groups,)](
                 k, v, weight, *(start or NOTHING), *(boundaries or NOTHING), *(ends or NOTHING), lengths, L, self.H,
-                segments, parts, *k.stride()[:3], *v.stride()[:3], FIRST=start is not None, BEFORE=boundaries is not None,
-                LAST=ends is not None, WEIGHTED=weight is not None, REVERSE=weight is not None, RAGGED=lengths is not None,
-                **self.options(state_scan))
+                segments, parts, *k.stride()[:3], *v.stride()[:3], FIRST=start is not None,
+                BEFORE=boundaries is not None, LAST=ends is not None, WEIGHTED=weight is not None,
+                REVERSE=weight is not None, RAGGED=lengths is not None, **self.options(state_scan, "state_scan"))
         if split:
             return join_parts(ends, first, reverse=weight is not None, before=before, dtype=stored(self.dtype))
         return boundaries, None if ends is None else (ends[0][:, 0], ends[1][:, 0])
@@ -94,16 +94,18 @@ class Call:
         return dq
 
     def key_gradient(self, k, v, lengths, after: Sums | None, queries=None) -> tuple[torch.Tensor, torch.Tensor]:
-        """(dk, dv) from the sums behind each segment; `queries` (q, g, gz) None: an encoder, which has them in the sum."""
+        """(dk, dv) from the sums behind each segment; `queries` (q, g, gz), None for an encoder: in the sum."""
         dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (k, v))
         q, g, gz = queries or (k, None, None)
-        self._launch(key_gradient, k.shape[1], (q, k, v), (q, k, v, g, gz, *(after or NOTHING), dk, dv, lengths),
-                     (self.scale,), STATE=after is not None, CAUSAL=queries is not None, RAGGED=lengths is not None)
+        for keys, values in key_gradient_passes(self.dtype):
+            self._launch(key_gradient, k.shape[1], (q, k, v), (q, k, v, g, gz, *(after or NOTHING), dk, dv, lengths),
+                         (self.scale,), STATE=after is not None, CAUSAL=queries is not None, KEYS=keys, VALUES=values,
+                         RAGGED=lengths is not None)
         return dk, dv
 
     def _launch(self, kernel, L: int, strided, tensors, settings=(), **constants) -> None:
         """One of the kernels whose grid is heads x blocks."""
-        chosen = self.options(kernel)
+        chosen = self.options(kernel, "value_gradient" if constants.get("KEYS") is False else kernel.__name__)
         blocks = -(-L // chosen["C"])
         segments = () if kernel is output_gradient else (self.segments(L),)
         strides = [stride for x in strided for stride in x.stride()[:3]]
@@ -112,13 +114,24 @@ class Call:
                 *tensors, L, self.H, *segments, blocks, *settings, *strides, **constants, **chosen)
 
 
-def options(kernel: Any, capability: int | str, K: int, V: int, dtype: torch.dtype, segment: int) -> dict[str, Any]:
+def options(
+    kernel: Any, name: str, capability: int | str, K: int, V: int, dtype: torch.dtype, segment: int,
+) -> dict[str, Any]:
     """Constants and launch options that follow from the GPU, the widths and the type of the inputs."""
-    launch = config(capability, V > 64, stored(dtype) == torch.float32)[kernel.__name__]
-    shared = {"V": V, "VP": value_width(V), "C": launch.C, "num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    launch = config(capability, V > 64, single(dtype))[name]
+    shared = {"V": V, "VP": value_width(V), "C": launch.C}
+    shared |= {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
     if kernel is output_gradient:
         return shared
-    return shared | numbers(dtype) | {"K": K, "KP": key_width(K), "BLOCKS": block_count(K), "SEGMENT": segment}
+    shared |= numbers(dtype, amd=isinstance(capability, str) or torch.version.hip is not None)
+    shared |= {"K": K, "KP": key_width(K), "BLOCKS": block_count(K), "SEGMENT": segment}
+    return shared if kernel is state_scan else shared | {
+        "UNROLL": group_count(K) if launch.unroll and group_count(K) <= 3 else 1}
+
+
+def key_gradient_passes(dtype: torch.dtype) -> tuple[tuple[bool, bool], ...]:
+    """(KEYS, VALUES) of each launch."""
+    return ((True, False), (False, True)) if single(dtype) else ((True, True),)
 
 
 def join_parts(ends: Sums, first: Sums | None, *, reverse: bool, before: bool, dtype: torch.dtype):

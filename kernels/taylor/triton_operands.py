@@ -12,16 +12,23 @@ import triton.language as tl
 from kernels.triton_mode import interpreted, operand_type
 
 
-def numbers(dtype: torch.dtype) -> dict[str, Any]:
+def single(dtype: torch.dtype) -> bool:
+    """Whether operands are float32, which take other shapes to fit a GPU's registers (none in the interpreter)."""
+    return dtype != torch.bfloat16 and not interpreted()
+
+
+def numbers(dtype: torch.dtype, amd: bool) -> dict[str, Any]:
     """Constants that fix the arithmetic for inputs of `dtype`.
 
     float16 works as float32 (tf32 keeps its ten bits): features are products, sums of them leave float16's range.
-    float32 takes three tf32 products. ROUND makes the interpreter round bfloat16 operands as a GPU does.
+    float32 takes three tf32 products, and AMD's matrix units take it as it is. ROUND makes the interpreter round
+    bfloat16 operands as a GPU does.
     """
-    rounded = dtype == torch.bfloat16
-    return {
-        "FD": operand_type(torch.bfloat16 if rounded else torch.float32), "ROUND": rounded and interpreted(),
-        "PRECISION": {torch.bfloat16: "ieee", torch.float16: "tf32", torch.float32: "tf32x3"}[dtype]}
+    rounded, precision = dtype == torch.bfloat16, "ieee"
+    if single(dtype) and not amd:
+        precision = "tf32" if dtype == torch.float16 else "tf32x3"
+    return {"FD": operand_type(torch.bfloat16 if rounded else torch.float32), "ROUND": rounded and interpreted(),
+            "PRECISION": precision}
 
 
 def stored(dtype: torch.dtype) -> torch.dtype:
@@ -47,7 +54,20 @@ def tile(pointer, stride, rows, inside, columns, WIDTH: tl.constexpr, PADDED: tl
     mask = inside[:, None]
     if PADDED:
         mask = mask & (columns < WIDTH)[None, :]
-    return operand(tl.load(pointer + rows[:, None] * stride + columns[None, :], mask=mask, other=0.0), FD, ROUND)
+    x = tl.load(pointer + rows[:, None] * stride + columns[None, :], mask=mask, other=0.0)
+    if ROUND:
+        x = x.to(tl.bfloat16)
+    return x.to(FD)
+
+
+@triton.jit
+def blocks_of(group, BLOCKS: tl.constexpr):
+    """The pair a <= b of a group, row-major."""
+    number = tl.cast(group, tl.int32)
+    a = number * 0
+    for i in tl.static_range(1, BLOCKS):
+        a += (number >= i * BLOCKS - i * (i - 1) // 2).to(tl.int32)
+    return a, number - (a * BLOCKS - a * (a - 1) // 2) + a
 
 
 @triton.jit

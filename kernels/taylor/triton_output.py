@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.taylor.triton_operands import operand, outer, tile
+from kernels.taylor.triton_operands import blocks_of, operand, outer, tile
 
 
 @triton.jit
@@ -13,8 +13,8 @@ def outputs(
     q, k, v, before_kv, before_z, y, z, lengths, L, H, segments, blocks, scale, eps,
     q_b, q_l, q_h, k_b, k_l, k_h, v_b, v_l, v_h,
     K: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, BLOCKS: tl.constexpr, C: tl.constexpr,
-    SEGMENT: tl.constexpr, STATE: tl.constexpr, RAGGED: tl.constexpr, FD: tl.constexpr, ROUND: tl.constexpr,
-    PRECISION: tl.constexpr,
+    SEGMENT: tl.constexpr, UNROLL: tl.constexpr, STATE: tl.constexpr, RAGGED: tl.constexpr, FD: tl.constexpr,
+    ROUND: tl.constexpr, PRECISION: tl.constexpr,
 ):
     """Grid: heads x blocks of C queries; C divides SEGMENT.
 
@@ -48,17 +48,15 @@ def outputs(
         if STATE:
             before_kv += (head * segments + segment) * R * VP
             before_z += (head * segments + segment) * R
-            for a in tl.static_range(BLOCKS):
+            for group in tl.range(0, BLOCKS * (BLOCKS + 1) // 2, loop_unroll_factor=UNROLL):
+                a, other = blocks_of(group, BLOCKS)
                 left = tile(q, q_l, t, inside, a * 8 + i8, K, K < 8 * BLOCKS, FD, ROUND)
-                for other in tl.static_range(a, BLOCKS):
-                    right = tile(q, q_l, t, inside, other * 8 + i8, K, K < 8 * BLOCKS, FD, ROUND)
-                    if other > a:
-                        right += right
-                    features = outer(left, right, C, FD, ROUND)
-                    rows = KP + 1 + (a * BLOCKS - a * (a - 1) // 2 + other - a) * 64 + f
-                    sums = operand(tl.load(before_kv + rows[:, None] * VP + e[None, :]), FD, ROUND)
-                    total = tl.dot(features, sums, total, input_precision=PRECISION)
-                    divisor += tl.sum(features.to(tl.float32) * tl.load(before_z + rows)[None, :], 1)
+                right = tile(q, q_l, t, inside, other * 8 + i8, K, K < 8 * BLOCKS, FD, ROUND)
+                features = outer(left, (right * tl.where(other > a, 2.0, 1.0)).to(FD), C, FD, ROUND)
+                rows = KP + 1 + group * 64 + f
+                sums = operand(tl.load(before_kv + rows[:, None] * VP + e[None, :]), FD, ROUND)
+                total = tl.dot(features, sums, total, input_precision=PRECISION)
+                divisor += tl.sum(features.to(tl.float32) * tl.load(before_z + rows)[None, :], 1)
             sums = operand(tl.load(before_kv + d[:, None] * VP + e[None, :]), FD, ROUND)
             total = tl.dot(queries, sums, total * (0.5 * scale), input_precision=PRECISION) * scale
             total += tl.load(before_kv + KP * VP + e).to(tl.float32)[None, :]

@@ -1,9 +1,9 @@
 """Sums over a row: one program takes one group of features of one head from segment to segment.
 
-Before each segment it writes what it has so far, in the type of operands; the running sum stays float32 in registers. The
-same kernel sums keys and values (forward), encoder keys and values (prefix), and queries and output gradients (backward,
-last segment first, the normaliser weighted by `weight`). Few heads leave most of a GPU idle: then every segment is a
-program of its own and a cumulative sum over segments follows (`parts` = segments).
+Before each segment it writes what it has so far, in the type of operands; the running sum stays float32 in registers.
+The same kernel sums keys and values (forward), encoder keys and values (prefix), and queries and output gradients
+(backward, last segment first, the normaliser weighted by `weight`). Few heads leave most of a GPU idle: then every
+segment is a program of its own and a cumulative sum over segments follows (`parts` = segments).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.taylor.triton_operands import operand, outer, tile
+from kernels.taylor.triton_operands import blocks_of, operand, outer, tile
 
 
 @triton.jit
@@ -27,7 +27,7 @@ def state_scan(
     Args:
         k (B, L, H, K), v (B, L, H, V): strides _b, _l, _h. weight (G, L) with WEIGHTED. lengths (B) with RAGGED.
         first_kv (G, R, VP), first_z (G, R): start, with FIRST (one part only).
-        before_kv (G, segments, R, VP), before_z (G, segments, R): sums before each segment, with BEFORE (one part only).
+        before_kv (G, segments, R, VP), before_z (G, segments, R): before each segment, with BEFORE (one part only).
         last_kv (G, parts, R, VP), last_z (G, parts, R): sums of each part, with LAST.
     """
     QUADRATIC: tl.constexpr = BLOCKS * (BLOCKS + 1) // 2
@@ -39,23 +39,20 @@ def state_scan(
     n = L
     if RAGGED:
         n = tl.load(lengths + b).to(tl.int32)
-    a_block = 0
-    for i in tl.static_range(1, BLOCKS):
-        a_block += (group >= i * BLOCKS - i * (i - 1) // 2).to(tl.int32)
-    b_block = group - (a_block * BLOCKS - a_block * (a_block - 1) // 2) + a_block
+    a, other = blocks_of(group, BLOCKS)
     low = part * tl.cdiv(segments, parts)
     high = tl.minimum(low + tl.cdiv(segments, parts), tl.cdiv(n, SEGMENT))
     k += b * k_b + h * k_h
     v += b * v_b + h * v_h
     if group < QUADRATIC:
         _scan_group(
-            k, v, weight, first_kv, first_z, before_kv, before_z, last_kv, last_z, head, part, segments, parts, low, high,
-            n, L, KP + 1 + group * 64, a_block * 8, b_block * 8, k_l, v_l, K, V, KP, VP, BLOCKS, C, SEGMENT, FIRST, BEFORE,
+            k, v, weight, first_kv, first_z, before_kv, before_z, last_kv, last_z, head, part, segments, parts, low,
+            high, n, L, KP + 1 + group * 64, a * 8, other * 8, k_l, v_l, K, V, KP, VP, BLOCKS, C, SEGMENT, FIRST, BEFORE,
             LAST, WEIGHTED, REVERSE, False, FD, ROUND, PRECISION)
     else:
         _scan_group(
-            k, v, weight, first_kv, first_z, before_kv, before_z, last_kv, last_z, head, part, segments, parts, low, high,
-            n, L, 0, 0, 0, k_l, v_l, K, V, KP, VP, BLOCKS, C, SEGMENT, FIRST, BEFORE,
+            k, v, weight, first_kv, first_z, before_kv, before_z, last_kv, last_z, head, part, segments, parts, low,
+            high, n, L, 0, 0, 0, k_l, v_l, K, V, KP, VP, BLOCKS, C, SEGMENT, FIRST, BEFORE,
             LAST, WEIGHTED, REVERSE, True, FD, ROUND, PRECISION)
 
 

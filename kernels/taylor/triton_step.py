@@ -31,7 +31,7 @@ def step(
 ):
     """Grid: heads. kv (G, F, V), z (G, F): advanced in place. y (G, V).
 
-    pairs (2, F), coefficients (F): feature f is coefficients[f] · x1[pairs[0, f]] · x1[pairs[1, f]], x1 = [1, factor x].
+    pairs (2, F), coefficients (F): feature f is coefficients[f] · x1[pairs[0, f]] · x1[pairs[1, f]].
     One program holds a whole head: the normaliser is read by every value, so that slices of values would race on it.
     """
     head = tl.program_id(0).to(tl.int64)
@@ -80,6 +80,7 @@ def taylor_step_triton(q_BHK, k_BHK, v_BHV, state: TaylorState, *, scale: float,
     pairs, coefficients = feature_pairs(K, q.device)
     with on_device(q.device):
         step[(B * H,)](
-            q, k, v, kv, z, y, pairs, coefficients, H, scale**0.5, eps, *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
-            F=expanded_width(K), V=V, VP=value_width(V), ROWS=ROWS[capability(q.device)], num_warps=WARPS)
+            q, k, v, kv, z, y, pairs, coefficients, H, scale**0.5, eps, *q.stride()[:2], *k.stride()[:2],
+            *v.stride()[:2], F=expanded_width(K), V=V, VP=value_width(V), ROWS=ROWS[capability(q.device)],
+            num_warps=WARPS)
     return y, TaylorState(kv, z)

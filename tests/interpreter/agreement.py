@@ -1,4 +1,4 @@
-"""Shared by the attention kernels' tests: outputs, states and gradients of a form, and the largest disagreement of each."""
+"""Shared by the attention kernels' tests: outputs, states and gradients of a form, the disagreement of each."""
 
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager

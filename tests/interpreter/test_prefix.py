@@ -36,7 +36,8 @@ def both(L, M, prefixes, K, V, *, H=1, chunk=None, lengths=None, state=False):
 
 
 @pytest.mark.parametrize("L, M, prefixes, K, V, chunk", [
-    (63, 40, (40, 0, 7), 16, 16, None), (100, 100, (100, 31), 8, 64, 64), (200, 65, (65,), 16, 5, 64), (1, 1, (1, 0), 4, 16, None)])
+    (63, 40, (40, 0, 7), 16, 16, None), (100, 100, (100, 31), 8, 64, 64), (200, 65, (65,), 16, 5, 64),
+    (1, 1, (1, 0), 4, 16, None)])
 def test_rows_and_gradients(L, M, prefixes, K, V, chunk):
     assert max(both(L, M, prefixes, K, V, chunk=chunk)) <= TOLERANCE
 
