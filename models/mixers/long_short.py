@@ -6,7 +6,7 @@ the window and all summaries of chunks strictly before the reader's. The summari
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -14,15 +14,12 @@ from torch import nn
 
 from kernels.layout import Layout
 from kernels.rotary import rotate
-from kernels.summary_window import Places, Rule, reach, summary_window, summary_window_step
-from kernels.summary_window.near import check_rule, far_pairs, near_pairs
+from kernels.summary_window import Places, Rule, reach
+from kernels.summary_window.near import far_pairs, near_pairs
 from kernels.taylor.features import without_autocast
-from models.closed_chunks import appended, closing, whole_chunks
+from models.closed_chunks import SummaryMixer, Tokens
 from models.initialise import Linear
-from models.mixer import Abilities, Cost, Mixer, MixerConfig
-from models.mixers.attention import head_width
-from models.mixers.sliding_window import last_tokens
-from models.state import State
+from models.mixer import Cost, MixerConfig
 
 
 class Config(MixerConfig):
@@ -69,7 +66,7 @@ class Config(MixerConfig):
         }
 
 
-class LongShort(Mixer):
+class LongShort(SummaryMixer):
     """proj_q, proj_k, proj_v, projection weights per chunk, one softmax, out_proj.
 
     State: the last reach - 1 k and v before normalisation, projection logits of the open chunk, and normalised summaries.
@@ -77,9 +74,7 @@ class LongShort(Mixer):
 
     def __init__(self, config: Config, width: int, layer: int):
         super().__init__(config, width, layer)
-        check_rule(config.kind, config.rule)
         H = config.heads
-        self.head_width = head_width(config.kind, width, H)
         self.rotary_width = self.head_width // 2 * 2 if config.positions == "rotary" else 0
         self.proj_q, self.proj_k, self.out_proj = (Linear(width, width, bias=config.bias) for _ in range(3))
         self.proj_v = None if config.share_kv else Linear(width, width, bias=config.bias)
@@ -91,10 +86,6 @@ class LongShort(Mixer):
             self.place_near, self.place_far = Linear(width, width, bias=False), Linear(width, width)
             self.content_bias, self.place_bias = (nn.Parameter(torch.zeros(width)) for _ in range(2))
 
-    @classmethod
-    def abilities(cls, config: Config) -> Abilities:
-        return Abilities(growth="linear")
-
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Matrices as the base draws them; norms 1 and 0, the two position biases 0 (as published)."""
         super().reset_parameters(generator)
@@ -105,81 +96,46 @@ class LongShort(Mixer):
             nn.init.zeros_(self.content_bias)
             nn.init.zeros_(self.place_bias)
 
-    def mix(self, x_BLD: torch.Tensor, layout: Layout, state: State | None) -> tuple[torch.Tensor, State | None]:
-        q, k, v, logits = self._project(x_BLD, layout)
-        later = state is not None and layout.offset_B is not None
-        past = {name: state[name] if later else None for name in ("k", "v", "logits")}
-        far_k, far_v = self._summaries(past, k, v, logits, layout, state)
-        kept = {}
-        if state is not None:
-            far_k, far_v = (appended(state[name], new, layout, state, self.config.chunk, self.config.rank)
-                            for name, new in (("far_k", far_k), ("far_v", far_v)))
-            kept = {"far_k": far_k, "far_v": far_v} | {
-                name: last_tokens(state[name], new, layout) for name, new in (("k", k), ("v", v), ("logits", logits))}
-        if later:
-            k, v = torch.cat((past["k"], k), 1), torch.cat((past["v"], v), 1)
-        k, v = self._normed(self.norm_near, k), self._normed(self.norm_near, v)
-        y = summary_window(q, k, v, far_k, far_v, rule=self.config.rule, places=self._places(k, far_k.shape[1]),
-                           past_B=state.count_B if later else None)
-        return self.out_proj(y.flatten(2)), None if state is None else state.advanced(layout.lengths_B, **kept)
-
-    def mix_step(self, x_BD: torch.Tensor, layout: Layout, state: State) -> tuple[torch.Tensor, State]:
-        q, k, v, logits = self._project(x_BD[:, None], layout)
-        kept = {name: torch.cat((state[name], new), 1) for name, new in (("k", k), ("v", v), ("logits", logits))}
-        near_k, near_v = (self._normed(self.norm_near, kept[name]) for name in ("k", "v"))
-        near, far = self._step_places(q[:, 0], near_k, state["far_k"].shape[1])
-        y = summary_window_step(q[:, 0], near_k, near_v, state["far_k"], state["far_v"], rule=self.config.rule,
-                                past_B=state.count_B, near_BHO=near, far_BHS=far)
-        closed = {}
-        if closing(layout, state, self.config.chunk)[-1]:
-            past = {name: state[name] for name in ("k", "v", "logits")}
-            closed = dict(zip(("far_k", "far_v"), self._summaries(past, k, v, logits, layout, state)))
-            closed = {name: appended(state[name], new, layout, state, self.config.chunk, self.config.rank)
-                      for name, new in closed.items()}
-        kept = {name: tokens[:, 1:].clone() for name, tokens in kept.items()}
-        return self.out_proj(y.flatten(1)), state.advanced(layout.lengths_B, **kept, **closed)
-
-    def _project(self, x_BLD: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, ...]:
-        """q, k, v (B, L, H, K) and projection logits (B, L, H, R)."""
-        q, k = (self._heads(projection(x_BLD)) for projection in (self.proj_q, self.proj_k))
+    def project(self, x_BLD: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, Tokens]:
+        q, k = (self.heads(projection(x_BLD)) for projection in (self.proj_q, self.proj_k))
         if self.rotary_width:
             wide = self.sum_dtype(x_BLD.dtype)
             cos, sin = (t[:, :, None] for t in layout.rope(self.rotary_width, self.config.rotary_base, wide))
             q, k = (rotate(t.to(wide), cos, sin).to(t.dtype) for t in (q, k))
-        v = k if self.proj_v is None else self._heads(self.proj_v(x_BLD))
-        logits = self._heads(self.weights_proj(x_BLD)) if self.config.weights_from == "input" else self.weights_proj(k)
-        return q, k, v, logits
-
-    def _heads(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(-1, (self.config.heads, -1))
+        v = k if self.proj_v is None else self.heads(self.proj_v(x_BLD))
+        logits = self.heads(self.weights_proj(x_BLD)) if self.config.weights_from == "input" else self.weights_proj(k)
+        return q, {"k": k, "v": v, "logits": logits}
 
     def _normed(self, norm: nn.LayerNorm | None, x: torch.Tensor) -> torch.Tensor:
         """x (..., H, K) through a LayerNorm over the width or over a head."""
         if norm is None:
             return x
-        return norm(x) if self.config.norm == "head" else self._heads(norm(x.flatten(-2)))
+        return norm(x) if self.config.norm == "head" else self.heads(norm(x.flatten(-2)))
 
-    def _summaries(self, past: dict[str, Any], k, v, logits, layout: Layout, state: State | None) -> list[torch.Tensor]:
-        """Keys and values (B, G·R, H, K) of the chunks from each row's open one on; sums in float32 or wider."""
-        C, wide, dtype = self.config.chunk, self.sum_dtype(k.dtype), k.dtype
-        with without_autocast(k.device):
-            weights_BGCHR = whole_chunks(past["logits"], logits, layout, state, C).to(wide).softmax(2)
-            means = [torch.einsum("bgchr,bgchk->bgrhk", weights_BGCHR, whole_chunks(past[name], t, layout, state, C).to(wide))
-                     .flatten(1, 2).to(dtype) for name, t in (("k", k), ("v", v))]
-        return [self._normed(self.norm_far, mean) for mean in means]
+    def near(self, x_BNHK: torch.Tensor) -> torch.Tensor:
+        return self._normed(self.norm_near, x_BNHK)
 
-    def _places(self, k_BNHK: torch.Tensor, S: int) -> Places | None:
+    def summarise(self, chunks: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """Means under weights normalised inside the chunk, then the summaries' norm; sums in float32 or wider."""
+        dtype = chunks["k"].dtype
+        with without_autocast(chunks["k"].device):
+            chunks = {name: tokens.to(self.sum_dtype(dtype)) for name, tokens in chunks.items()}
+            weights = chunks["logits"].softmax(2)
+            k, v = (torch.einsum("bgchr,bgchk->bgrhk", weights, chunks[name]).flatten(1, 2).to(dtype) for name in ("k", "v"))
+        return self._normed(self.norm_far, k), self._normed(self.norm_far, v)
+
+    def places(self, k_BNHK: torch.Tensor, S: int) -> Places | None:
         """Transformer-XL's terms: q·r_near, the place bias · r_near, the content bias · k, and q·r_far of the slots back."""
         if self.config.positions != "relative":
             return None
-        O = min(reach(self.config.rule), k_BNHK.shape[1])
-        near_OHK, far_SHK = (self._heads(place(waves(size, self.width, k_BNHK))) for place, size in (
+        O = min(reach(self.rule), k_BNHK.shape[1])
+        near_OHK, far_SHK = (self.heads(place(waves(size, self.width, k_BNHK))) for place, size in (
             (self.place_near, O), (self.place_far, S)))
-        table_HO = torch.einsum("hk,ohk->ho", self._heads(self.place_bias), near_OHK)
-        key_BNH = torch.einsum("hk,bnhk->bnh", self._heads(self.content_bias), k_BNHK)
+        table_HO = torch.einsum("hk,ohk->ho", self.heads(self.place_bias), near_OHK)
+        key_BNH = torch.einsum("hk,bnhk->bnh", self.heads(self.content_bias), k_BNHK)
         return Places(near_OHK, table_HO, far_SHK, key_BNH)
 
-    def _step_places(self, q_BHK, k_BNHK, S: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def step_places(self, q_BHK, k_BNHK, S: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The same for one token, the matrices applied to the query, since it is one and the offsets are many."""
         if self.config.positions != "relative":
             return None, None
@@ -187,35 +143,31 @@ class LongShort(Mixer):
         with without_autocast(q_BHK.device):
             q, k = (t.to(wide) for t in (q_BHK * self.head_width**-0.5, k_BNHK))
             near, far = (place.weight.to(wide).unflatten(0, (H, -1)) for place in (self.place_near, self.place_far))
-            content, place = (self._heads(bias.to(wide)) for bias in (self.content_bias, self.place_bias))
+            content, place = (self.heads(bias.to(wide)) for bias in (self.content_bias, self.place_bias))
             turned = torch.einsum("bhk,hkd->bhd", q + place, near)
             near_BHO = turned @ waves(k.shape[1], self.width, k).T
             near_BHO = near_BHO + torch.einsum("hk,bnhk->bhn", content, k).flip(-1)
             far_BHS = torch.einsum("bhk,hkd->bhd", q, far) @ waves(S, self.width, k).T
-            far_BHS = far_BHS + (q * self._heads(self.place_far.bias.to(wide))).sum(-1, keepdim=True)
+            far_BHS = far_BHS + (q * self.heads(self.place_far.bias.to(wide))).sum(-1, keepdim=True)
         return near_BHO, far_BHS
 
-    def init_state(self, B: int, dtype: torch.dtype, device: Any) -> State:
-        H, K, P = self.config.heads, self.head_width, reach(self.config.rule) - 1
-        shapes = {"k": (P, H, K), "v": (P, H, K), "logits": (self.config.chunk - 1, H, self.config.rank),
-                  "far_k": (0, H, K), "far_v": (0, H, K)}
-        return self.new_state(B, dtype, device, **{name: torch.zeros(B, *shape, dtype=dtype, device=device)
-                                                   for name, shape in shapes.items()})
+    def others(self) -> dict[str, int]:
+        return {"logits": self.config.rank}
 
     def cost(self, length: int, dtype: torch.dtype = torch.float32) -> Cost:
         """Position vectors are counted once per offset and slot in the forward, not in a step: they are weights' own."""
-        D, C, R, O = self.width, self.config.chunk, self.config.rank, reach(self.config.rule)
+        D, R, O = self.width, self.config.rank, reach(self.rule)
         relative, spread = self.config.positions == "relative", self.config.weights_from == "input"
         maps = 3 if self.config.share_kv else 4
         token = 2 * maps * D * D + 2 * D * R * (self.config.heads if spread else 1) + 4 * R * D
         pair = (6 if relative else 4) * D
-        near, next_near = near_pairs(self.config.rule, length)
-        far, slots = far_pairs(self.config.rule, length)
+        near, next_near = near_pairs(self.rule, length)
+        far, slots = far_pairs(self.rule, length)
         places = 2 * D * D * (min(O, length) + slots) if relative else 0
         return Cost(
             parameters=self.parameter_count(), flops=length * token + (near + far) * pair + places,
             step_flops=token + (next_near + slots) * pair,
-            state_bytes=(2 * (O - 1 + slots) * D + (C - 1) * self.config.heads * R) * dtype.itemsize + 8)
+            state_bytes=self.state_bytes(slots, dtype))
 
 
 def waves(count: int, width: int, like: torch.Tensor) -> torch.Tensor:
