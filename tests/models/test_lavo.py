@@ -1,0 +1,162 @@
+"""LAVO's mixer: an example to follow by hand, its settings, and how its basis stays orthonormal."""
+
+import copy
+
+import pytest
+import torch
+
+from kernels.errors import ConfigError
+from kernels.layout import Layout
+from kernels.orthogonal_memory import orthogonal_memory
+from kernels.window import window
+from models import registry
+from models.basis import OrthogonalBasis, orthonormal_rows
+from models.mixers import lavo
+
+WIDTH = 16
+
+
+def build(width=WIDTH, **settings):
+    return registry.build(lavo.Config(**{"heads": 2, "slots": 4, "window": 3, **settings}), width, seed=0).double().eval()
+
+
+def tokens(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dissection", "expected"), [
+    ("token", [2, 2.75, 25 / 6, 5.625, 7.1]), ("window", [1, 1.5, 4, 5, 7])])
+def test_by_hand(dissection, expected):
+    """w = 2, one slot, q = 0: the window is a mean of two, the memory a mean; v = 2, 4, 6, 8, 10 behind a pad."""
+    mixer = build(1, heads=1, slots=1, window=2, dissection=dissection, basis_mode="fixed", bias=False)
+    for name, value in (("proj_q", 0), ("proj_k", 0), ("proj_v", 1), ("out_proj", 1)):
+        getattr(mixer, name).weight.fill_(value)
+    mixer.basis.weight.fill_(1)
+    x = torch.tensor([torch.nan, 2, 4, 6, 8, 10], dtype=torch.float64).view(1, 6, 1)
+    y = mixer(x, Layout.left_padded([5], 6))
+    assert y.flatten().tolist() == pytest.approx([0, *expected])
+    _, state = mixer.prefill(x[:, :4], Layout.left_padded([3], 4))
+    if dissection == "window":
+        assert (state["sum"].item(), state["v"].item(), state.count_B.item()) == (6, 6, 3)
+        _, state = mixer.step(x[:, 4], state)
+        assert state["sum"].item() == 20
+    else:
+        _, state = mixer.step(x[:, 4], state)
+    y, _ = mixer.step(x[:, 5], state)
+    assert y.item() == pytest.approx(expected[-1])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dissection", ["token", "window", "none"])
+def test_windows_of_one(dissection):
+    """The window is v itself; dissection window reads all tokens before, the others this one too."""
+    mixer, x = build(window=1, dissection=dissection, epe=False), tokens(1, 7, WIDTH)
+    q, v = (p(x).unflatten(-1, (2, -1)) for p in (mixer.proj_q, mixer.proj_v))
+    far = orthogonal_memory(q, v, mixer.basis(torch.float64), closed=1 if dissection == "window" else None)
+    expected = mixer.out_proj(((v + far) / 2).flatten(2))
+    torch.testing.assert_close(mixer(x, Layout.dense(1, 7)), expected)
+    state, outputs = mixer.init_state(1, x.dtype, "cpu"), []
+    for part in (x[:, :3], x[:, 3:5]):
+        y, state = mixer.extend(part, Layout.dense(1, part.shape[1]), state)
+        outputs.append(y)
+    for i in (5, 6):
+        y, state = mixer.step(x[:, i], state)
+        outputs.append(y[:, None])
+    torch.testing.assert_close(torch.cat(outputs, 1), expected)
+    assert state.nbytes == mixer.cost(7, torch.float64).state_bytes == 8 * 8 + 8
+
+
+@torch.no_grad()
+def test_scales_and_tables_of_heads():
+    """Both scales and a table a head, put together from the two branches."""
+    mixer = build(scale_local=0.7, scale_global="inv_sqrt_d", epe_per_head=True, epe_std=1.0, dissection="none")
+    assert mixer.table.shape == (2, 5) and mixer.table.abs().min() > 0
+    x = tokens(1, 9, WIDTH)
+    q, k, v = (p(x).unflatten(-1, (2, -1)) for p in (mixer.proj_q, mixer.proj_k, mixer.proj_v))
+    near = window(q, k, v, window=3, table=mixer.table, scale=0.7)
+    far = orthogonal_memory(q, v, mixer.basis(torch.float64), scale=8**-0.5)
+    torch.testing.assert_close(mixer(x, Layout.dense(1, 9)), mixer.out_proj(((near + far) / 2).flatten(2)))
+    assert build(epe=False).table is None and not build().table.any()
+
+
+@torch.no_grad()
+def test_one_basis_for_all_heads():
+    """The memory has r numbers a row in all, of orthonormal rows as wide as the model."""
+    mixer, x = build(slots=12, basis_scope="model", dissection="none", epe=False), tokens(1, 9, WIDTH)
+    rows = mixer.basis(torch.float64).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(rows @ rows.T, torch.eye(12, dtype=torch.float64))
+    _, state = mixer.prefill(x, Layout.dense(1, 9))
+    torch.testing.assert_close(state["sum"], (mixer.proj_v(x).sum(1) @ rows.T)[:, None])
+
+
+def test_the_published_numbers_of_parameters():
+    """LAVO's language model is its baseline's projections and one basis a layer: 64 x 768 numbers, beside the table."""
+    config = lavo.Config(heads=12, slots=64, window=64)
+    plain = 4 * (768 * 768 + 768)
+    with torch.device("meta"):
+        for scope in ("head", "model"):
+            mixer = registry.build(config.model_copy(update={"basis_scope": scope}), 768)
+            assert mixer.parameter_count() == plain + 64 * 768 + 127
+    # section 1.6 of its numbers: the sum and two rings of 63 tokens
+    assert mixer.cost(131_072, torch.float32).state_bytes == 4 * (64 + 2 * 63 * 768) + 8
+
+
+def test_more_slots_than_directions_are_refused():
+    with pytest.raises(ConfigError, match="9 slots do not fit into 8 dimensions"):
+        build(slots=9)
+    build(slots=16, basis_scope="model")
+    with pytest.raises(ConfigError, match="17 slots do not fit into 16"):
+        build(slots=17, basis_scope="model")
+
+
+@pytest.mark.parametrize("scope", ["head", "model"])
+@pytest.mark.parametrize("mode", ["parametrized", "fixed", "free", "qr"])
+def test_training_the_basis(mode, scope):
+    """Fifty large steps: orthonormal where the mode says so, unmoved if fixed, adrift if free."""
+    mixer = build(slots=8, basis_mode=mode, basis_scope=scope).float()
+    x, first = tokens(4, 12, WIDTH).float(), mixer.basis(torch.float32).detach().clone()
+    assert mixer.basis.deviation() < 1e-6
+    optimiser = torch.optim.Adam(mixer.parameters(), lr=0.05)
+    if mode == "qr":
+        mixer.basis.follow(optimiser)
+    for _ in range(50):
+        optimiser.zero_grad()
+        (mixer(x, Layout.dense(4, 12)) - x).square().mean().backward()
+        optimiser.step()
+    moved = (mixer.basis(torch.float32) - first).abs().max()
+    assert (moved == 0) if mode == "fixed" else (moved > 0.05)
+    rows = mixer.basis(torch.float32).detach()
+    rows = rows.transpose(0, 1).flatten(1) if scope == "model" else rows
+    off = (rows @ rows.transpose(-1, -2) - torch.eye(8)).abs().max()
+    assert (off > 0.05) if mode == "free" else (off < 2e-6)
+    assert mixer.basis.deviation() == pytest.approx(float(off), abs=2e-6)
+
+
+@torch.no_grad()
+def test_gram_schmidt_leaves_orthonormal_rows_as_they_are():
+    basis = OrthogonalBasis(3, 5, 8, "head", "parametrized")
+    basis.reset_parameters(torch.Generator().manual_seed(0))
+    torch.testing.assert_close(basis(torch.float32), basis.weight, rtol=0, atol=1e-6)
+    flipped = torch.eye(4, dtype=torch.float64).flip(0) * torch.tensor([1, -1, -1, 1.0])
+    torch.testing.assert_close(orthonormal_rows(flipped), flipped)
+
+
+@torch.no_grad()
+def test_a_kept_basis_follows_its_weight():
+    """Without gradients it is computed once; a changed, loaded, converted or copied weight is noticed."""
+    basis = OrthogonalBasis(2, 4, 8, "head", "parametrized")
+    basis.reset_parameters(torch.Generator().manual_seed(0))
+    first = basis(torch.float32)
+    assert basis(torch.float32) is first
+    copied = copy.deepcopy(basis)
+    assert copied._kept is None and torch.equal(copied(torch.float32), first)
+    basis.weight.add_(torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1)))
+    second = basis(torch.float32)
+    assert not torch.equal(second, first) and torch.equal(copied(torch.float32), first)
+    basis.load_state_dict(copied.state_dict())
+    assert torch.equal(basis(torch.float32), first)
+    assert basis.double()(torch.float64).dtype == torch.float64
+    basis.bfloat16()
+    rows = basis(torch.float32)
+    assert (rows @ rows.transpose(1, 2) - torch.eye(4)).abs().max() < 1e-6, "orthonormal beyond the parameter's precision"
