@@ -87,6 +87,11 @@ class Case:
         """A row may be cut after a multiple of so many tokens."""
         return self["closed"] or (self["window"] if self["dissection"] == "window" else 1)
 
+    @property
+    def tuned(self) -> bool:
+        """Whether a mere number stands off its default: such cases need no more than agreement with naive."""
+        return any(isinstance(value, float) for _, value in self.settings)
+
     def with_optional(self, *names: str) -> Case:
         return Case(self.operation, self.settings, tuple(dict.fromkeys((*self.optional, *names))), self.shapes)
 

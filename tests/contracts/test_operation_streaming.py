@@ -18,7 +18,7 @@ from tests.contracts.operation_pieces import begins, carries, pieces, stripped
 from tests.contracts.operation_runs import TOLERANCE, call, error, evaluate, gradients, leaf, named
 from tests.contracts.operations import OPERATIONS, WINDOW, Case
 
-SPLIT = list(dict.fromkeys(case for case in map(stripped, CASES) if begins(case) and case.unit <= WINDOW and (
+SPLIT = list(dict.fromkeys(case for case in map(stripped, CASES) if begins(case) and not case.tuned and case.unit <= WINDOW and (
     "lengths_B" in case.optional or "lengths_B" not in case.parameters)))
 # where each row is cut; "even": all rows alike
 CUTS = {"even": [(7, 7, 7)], "nothing": [(0, 0, 0), (13, 13, 13)], "one": [(1, 1, 1), (2, 2, 2)],

