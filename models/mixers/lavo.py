@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
+from kernels.gated_scan import gated_scan
 from kernels.layout import Layout
 from kernels.orthogonal_memory import MemoryState, compress, lavo, memory_step, orthogonal_memory, read_memory
+from kernels.orthogonal_memory.read import read
+from kernels.taylor.features import without_autocast
 from kernels.window import window
 from models.basis import Mode, OrthogonalBasis, Scope
 from models.initialise import Linear, draw_normal
@@ -44,8 +48,18 @@ class Config(MixerConfig):
     scale_local: float | None = Field(None, gt=0, description="Of q·k in the window; None = head width^-1/2")
     scale_global: float | Literal["inv_sqrt_d"] = Field(
         1.0, description="Of the slot scores: a number (paper: none, 1), or inv_sqrt_d = head width^-1/2")
+    keep: float | None = Field(
+        None, gt=0, lt=1, description="Ablation: a token weighs this much less in the mean with every token after it (an "
+                                      "exponential average, divided by its weights' sum). None: all alike, as in the paper. "
+                                      "Not with dissection window")
     combine: Literal["mean"] = Field("mean", description="(window + memory) / 2, head by head, before out_proj")
     bias: bool = Field(True, description="Biases of the four projections (the paper's baseline: yes)")
+
+    @model_validator(mode="after")
+    def _averages_tokens(self) -> Config:
+        if self.keep is not None and self.dissection == "window":
+            raise ValueError("keep weighs tokens, dissection window adds whole windows up: take dissection token or none")
+        return self
 
     @classmethod
     def cases(cls) -> dict[str, Config]:
@@ -55,6 +69,8 @@ class Config(MixerConfig):
             "none": cls(heads=2, slots=8, window=3, dissection="none", epe=False, scale_global="inv_sqrt_d", bias=False),
             "model_wide": cls(heads=2, slots=12, window=3, basis_scope="model", basis_mode="fixed", scale_local=0.5),
             "model_window": cls(heads=4, slots=4, window=5, dissection="window", basis_scope="model", basis_mode="qr"),
+            "fading": cls(heads=2, slots=4, window=3, keep=0.8),
+            "fading_shared": cls(heads=4, slots=6, window=2, dissection="none", basis_scope="model", keep=0.9),
             "pairs": cls(heads=2, slots=1, window=2, dissection="window", basis_mode="free", scale_global=0.5),
         }
 
@@ -92,15 +108,19 @@ class LAVO(Mixer):
         basis = self.basis(self.sum_dtype(x_BLD.dtype))
         settings = {"window": self.config.window, "table": self.table, "dissection": self.config.dissection,
                     "shared": self.basis.shared, "scale_local": self.config.scale_local, "scale_global": self.scale_global}
-        if state is None:
-            return self._output(lavo(q, k, v, basis, **settings)), None
-        if layout.offset_B is None:
+        if self.config.keep is not None:
+            y, memory = self._fading(q, k, v, basis, layout, state)
+        elif state is None:
+            y, memory = lavo(q, k, v, basis, **settings), None
+        elif layout.offset_B is None:
             y, memory = lavo(q, k, v, basis, lengths_B=layout.lengths_B, return_state=True, **settings)
         elif self.config.dissection == "window":
             y, memory = self._from_open_windows(q, k, v, basis, layout, state)
         else:
             y, memory = lavo(q, k, v, basis, lengths_B=layout.lengths_B, state=MemoryState(state["sum"], state.count_B),
                              return_state=True, **self._past(state), **settings)
+        if state is None:
+            return self._output(y), None
         tokens = {"q": q, "k": k, "v": v}
         state = state.advanced(layout.lengths_B, sum=memory.sum_BHR, **{
             name: last_tokens(state[name], tokens[name], layout) for name in self.cached})
@@ -119,7 +139,28 @@ class LAVO(Mixer):
         far = far.gather(1, slot_BL[:, :, None, None].expand_as(near))
         return (near + far) / 2, memory
 
+    def _fading(self, q, k, v, basis, layout: Layout, state: State | None) -> tuple[torch.Tensor, MemoryState]:
+        """An exponential average instead of the mean: the sum fades before each token, and is divided by what its weights,
+        1 + keep + ... + keep^p, add up to."""
+        fresh, log_keep = state is None or layout.offset_B is None, math.log(self.config.keep)
+        near = self._window(q, k, v, **({} if fresh else self._past(state)))
+        x = near if self.config.dissection == "token" else v
+        with without_autocast(q.device):
+            features = torch.einsum("blhk,hrk->blhr", x.to(basis.dtype), basis)
+            if self.basis.shared:
+                features = features.sum(2, keepdim=True)
+            one = torch.ones_like(features[..., :1])
+            sums, after = gated_scan(
+                one, one, features, one[..., 0] * log_keep, lengths_B=layout.lengths_B, scale=1.0, return_state=True,
+                state=None if fresh else state["sum"].unsqueeze(2))
+            weights_BL = torch.expm1(log_keep * (layout.position_BL.to(basis.dtype) + 1)) / math.expm1(log_keep)
+            mean = (sums / weights_BL[..., None, None]).transpose(1, 2)
+            far = read(q, basis, mean, 1, self.scale_global)
+        return (near + far) / 2, MemoryState(after.squeeze(2), layout.lengths_B)
+
     def mix_step(self, x_BD: torch.Tensor, layout: Layout, state: State) -> tuple[torch.Tensor, State]:
+        if self.config.keep is not None:
+            return super().mix_step(x_BD, layout, state)
         w, tokens = self.config.window, dict(zip("qkv", self._project(x_BD[:, None])))
         basis, q = self.basis(self.sum_dtype(x_BD.dtype)), tokens["q"][:, 0]
         near = self._window(**tokens, **self._past(state))

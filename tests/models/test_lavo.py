@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from kernels.errors import ConfigError
 from kernels.layout import Layout
@@ -78,6 +79,30 @@ def test_scales_and_tables_of_heads():
     far = orthogonal_memory(q, v, mixer.basis(torch.float64), scale=8**-0.5)
     torch.testing.assert_close(mixer(x, Layout.dense(1, 9)), mixer.out_proj(((near + far) / 2).flatten(2)))
     assert build(epe=False).table is None and not build().table.any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scope", ["head", "model"])
+def test_a_fading_mean(scope):
+    """The average of B x over tokens, each weighing keep to the power of its age; a keep near 1 is the mean."""
+    settings = {"dissection": "none", "basis_scope": scope, "epe": False}
+    mixer, x = build(keep=0.6, **settings), tokens(1, 9, WIDTH)
+    q, k, v = (p(x[0]).unflatten(-1, (2, -1)) for p in (mixer.proj_q, mixer.proj_k, mixer.proj_v))
+    basis, outputs = mixer.basis(torch.float64), []
+    for i in range(9):
+        weight = 0.6 ** torch.arange(i, -1, -1, dtype=torch.float64)
+        features = torch.einsum("lhk,hrk->lhr", v[: i + 1], basis)
+        features = features.sum(1, keepdim=True) if scope == "model" else features
+        mean = torch.einsum("l,lhr->hr", weight / weight.sum(), features)
+        a = (mean * torch.einsum("hk,hrk->hr", q[i], basis)).softmax(-1)
+        outputs.append(torch.einsum("hr,hrk->hk", a * mean, basis))
+    near = window(q[None], k[None], v[None], window=3)
+    expected = mixer.out_proj(((near[0] + torch.stack(outputs)) / 2).flatten(1))
+    torch.testing.assert_close(mixer(x, Layout.dense(1, 9))[0], expected)
+    plain, slow = build(**settings), build(keep=1 - 1e-9, **settings)
+    torch.testing.assert_close(slow(x, Layout.dense(1, 9)), plain(x, Layout.dense(1, 9)), rtol=1e-6, atol=1e-7)
+    with pytest.raises(ValidationError, match="keep weighs tokens"):
+        lavo.Config(keep=0.5, dissection="window")
 
 
 @torch.no_grad()
