@@ -56,10 +56,11 @@ def gradients(outputs: Results, leaves: Tensors, first_row: int = 0) -> Results:
     return dict(zip(wanted, found))
 
 
-def evaluate(case: Case, tensors: Tensors, *, first_row: int = 0, **options: Any) -> Results:
+def evaluate(case: Case, tensors: Tensors, *, first_row: int = 0, autocast: bool = False, **options: Any) -> Results:
     """Outputs at real tokens, the state left behind, and gradients that arrive through both."""
     leaves = {name: tree_map(leaf, x) for name, x in tensors.items()}
-    y, state = call(case, leaves, **options)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):  # the backward pass belongs outside
+        y, state = call(case, leaves, **options)
     outputs = named(real_outputs(case, tensors, y), state)
     return {name: x.detach() for name, x in outputs.items()} | gradients(outputs, leaves, first_row)
 

@@ -86,8 +86,7 @@ def test_l14_bfloat16(case):
 def test_l14_autocast_rounds_no_sum(case, backend):
     tensors = draw(case, 40, torch.float32)
     expected = evaluate(case, double(tensors), backend="naive")
-    with torch.autocast("cpu", torch.bfloat16):
-        got = evaluate(case, tensors, backend=backend)
+    got = evaluate(case, tensors, backend=backend, autocast=True)
     assert error(got, expected) <= TOLERANCE[torch.float32]
 
 
