@@ -22,7 +22,7 @@ def prefix_chunked(
         needs = differentiable(q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK, v_enc_BMHV)
         return Quadratic.apply(q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK, v_enc_BMHV, inside_BM, scale, eps, needs), None
     chunk = chunk or default_chunk(K)
-    sums = KeySum.apply(k_enc_BMHK, v_enc_BMHV, join(state), inside_BM, scale, chunk)
+    sums = KeySum.apply(k_enc_BMHK, v_enc_BMHV, join(state), inside_BM, scale)
     return causal_scan(
         q_BLHK, k_BLHK, v_BLHV, sums, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,
         return_state=return_state)

@@ -48,12 +48,6 @@ def expand(x1: torch.Tensor) -> torch.Tensor:
     return (x1 @ left).mul_(x1 @ right)
 
 
-def pull_back(x1: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Gradient with respect to x1 of the features whose gradient is given: (..., F) -> (..., K+1)."""
-    left, right = pair_matrices(x1.shape[-1] - 1, x1.dtype, x1.device)
-    return (gradient * (x1 @ right)) @ left.T + (gradient * (x1 @ left)) @ right.T
-
-
 def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
     """Sums and normalisers are kept in float32, or in float64 for float64 inputs."""
     return torch.float64 if dtype == torch.float64 else torch.float32

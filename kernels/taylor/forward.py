@@ -19,8 +19,6 @@ from kernels.taylor.pairs import Augmented, from_public, to_public
 HELD = 256  # positions whose features are made at once, at least one chunk (measured, README.md)
 GROUP_BYTES = 3 << 20  # of query and key features that a group may hold (measured, README.md)
 
-Saved = list[list[torch.Tensor | None]]
-
 
 def scan_forward(q_BLHK, k_BLHK, v_BLHV, initial, keep_BL, *, scale, eps, chunk, want_sums, divisor_GL1=None, saved=None):
     """Outputs, and the sums after the row.
@@ -29,7 +27,8 @@ def scan_forward(q_BLHK, k_BLHK, v_BLHV, initial, keep_BL, *, scale, eps, chunk,
         initial: sums before the row, (B·H, F, V+1) in public order, or None; not changed.
         keep_BL: tokens that enter the sums; None: all.
         divisor_GL1: a tensor to write the doubled divisors to, for the backward.
-        saved: a list that takes, for every chunk, the sums before it: (B·H, F, V+1) in public order, or None.
+        saved: (kv (chunks, B, H, F, V), z (chunks, B, H, F)) to write the sums before each chunk to, in the order of
+            pairs.py; what stands for a first chunk without initial sums means nothing.
     Returns:
         (y_BLHV in v's dtype, sums (B·H, F, V+1) in public order or None)
     """
@@ -40,10 +39,6 @@ def scan_forward(q_BLHK, k_BLHK, v_BLHV, initial, keep_BL, *, scale, eps, chunk,
     final = torch.empty(shape, dtype=dtype, device=device) if want_sums else None
     if initial is not None:
         initial = initial.view(shape)
-    if saved is not None:
-        first = None if initial is None else initial.flatten(0, 1)
-        saved += [first if start == 0 else torch.empty(shape, dtype=dtype, device=device).flatten(0, 1)
-                  for start in range(0, L, chunk)]
     for rows, heads in groups(B, H, K, chunk, dtype):
         at = (rows, heads)
         _group(
@@ -51,7 +46,7 @@ def scan_forward(q_BLHK, k_BLHK, v_BLHV, initial, keep_BL, *, scale, eps, chunk,
             None if initial is None else initial[at].flatten(0, 1), None if keep_BL is None else keep_BL[rows],
             y_BLHV[rows, :, heads], None if final is None else final[at],
             None if divisor_GL1 is None else divisor_GL1.view(B, H, L)[at],
-            None if saved is None else [sums if sums is None else sums.view(shape)[at] for sums in saved],
+            None if saved is None else [part[:, rows, heads] for part in saved],
             scale**0.5, eps, chunk)
     return y_BLHV, None if final is None else final.flatten(0, 1)
 
@@ -101,8 +96,9 @@ def _group(q, k, v, initial, keep, y, final, divisor, saved, factor, eps, chunk)
                 read = psi_q[..., part]
                 total.baddbmm_(read.transpose(1, 2), sums)
                 total_z += torch.bmm(z.unsqueeze(1), read).squeeze(1)
-                if saved is not None and begin + start:
-                    saved[(begin + start) // chunk].copy_(to_public(sums, z, K).view(B, H, -1, V + 1))
+                if saved is not None:
+                    for kept, now in zip(saved, (sums, z)):
+                        kept[(begin + start) // chunk] = now.view(kept.shape[1:])
             total_z += 2 * eps
             at = slice(begin + start, begin + stop)
             torch.div(total.view(B, H, -1, V), total_z.view(B, H, -1, 1), out=y[:, at].transpose(1, 2))

@@ -44,6 +44,19 @@ def from_public(sums_GFV1: torch.Tensor, width: int) -> tuple[torch.Tensor, torc
     return sums[..., :-1].clone(memory_format=torch.contiguous_format), sums[..., -1].clone()
 
 
+def gradient_from_public(d_sums_GFV1: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gradient of `to_public`'s result -> gradients of its sums (G, F, V) and (G, F)."""
+    own, _, factor = _order(width, d_sums_GFV1.dtype, d_sums_GFV1.device)
+    sums = d_sums_GFV1.index_select(1, own).mul_(factor[own][:, None])
+    return sums[..., :-1].clone(memory_format=torch.contiguous_format), sums[..., -1].clone()
+
+
+def gradient_to_public(d_sums_GFV: torch.Tensor, d_z_GF: torch.Tensor, width: int) -> torch.Tensor:
+    """Gradients of `from_public`'s results -> gradient of its sums (G, F, V+1)."""
+    _, back, factor = _order(width, d_sums_GFV.dtype, d_sums_GFV.device)
+    return torch.cat((d_sums_GFV, d_z_GF.unsqueeze(-1)), -1).index_select(1, back).div_(factor[:, None])
+
+
 class Augmented:
     """Buffers of one group for x1 and its features; filled for up to S positions at a time."""
 
@@ -79,6 +92,25 @@ class Augmented:
         psi = self._products(x, torch.add(x, x, out=self.twice[..., :n]), n)
         psi[:, 0] = 2.0
         return psi
+
+    def pull_back(self, t_GFS, spare_GFS, out_GK1S, first: int, stop: int, *, query: bool) -> None:
+        """Add half the gradient with respect to x1 of the features whose gradient is t to `out`, its first row aside.
+
+        At positions first..stop of what was filled. Overwrites t and `spare`. Half: the quadratic part of a chunk leaves
+        the same factor out.
+        """
+        t, spare, out = (x[..., first:stop] for x in (t_GFS, spare_GFS, out_GK1S))
+        x, width = self.x1_BHK1S.flatten(0, 1)[..., first:stop], out.shape[1]
+        if not query:
+            t[:, width:].mul_(0.5)
+        out.addcmul_(t[:, :width], x)
+        start = width
+        for i in range(width - 1):
+            rows = slice(start, start + width - 1 - i)
+            out[:, i + 1 :].addcmul_(t[:, rows], x[:, i : i + 1])
+            if i:  # x1_0 is the constant
+                out[:, i] += torch.mul(t[:, rows], x[:, i + 1 :], out=spare[:, rows]).sum(1)
+            start = rows.stop
 
     def _products(self, x: torch.Tensor, y: torch.Tensor, n: int) -> torch.Tensor:
         psi, width = self.psi_GFS[..., :n], x.shape[1]
