@@ -106,7 +106,7 @@ def block(q, k, v, logits, before_GSR, keys_GRK, values_GRV, total_GSR, C):
     keys, values, total, after = carried(k, v, (logits - ends[..., None, :]).exp(), (starts - ends).exp(),
                                          (keys_GRK, values_GRV, total_GSR))
     later = torch.ones(C, C, dtype=torch.bool, device=q.device).triu(1)[..., None]
-    weight = (logits[..., None, :, :] - peak[..., None, :]).masked_fill(later, float("-inf")).exp()  # (G, S, N, t, j, R)
+    weight = (logits[..., None, :, :] - peak[..., None, :]).masked_fill_(later, float("-inf")).exp_()  # (G, S, N, t, j, R)
     old = (starts[..., None, :] - peak).exp()  # (G, S, N, t, R)
     under = nonzero(weight.sum(-2) + old * total[..., None, :])
     scores = (q @ k.transpose(-1, -2))[..., None, :] @ weight[:, 0]
