@@ -9,6 +9,7 @@ import torch
 
 from kernels.adapters import fla
 from kernels.backends import choose_backend
+from kernels.checks import check_counts
 from kernels.delta_scan.chunked import delta_chunked
 from kernels.delta_scan.naive import delta_naive
 from kernels.delta_scan.step import delta_step
@@ -50,6 +51,7 @@ def delta_scan(
         if x is not None and x.shape != k_BLHK.shape[:3]:
             raise LayoutError(f"{name}: got {tuple(x.shape)}, expected (B, L, H) = {tuple(k_BLHK.shape[:3])}")
     check_state(state, k_BLHK, v_BLHV)
+    check_counts("lengths_B", lengths_B, len(q_BLHK))
     backend = choose_backend("delta_scan", backend, q_BLHK.device, fast={
         "fla": fla.delta_reason(q_BLHK, k_BLHK, v_BLHV, log_decay_BLH)})
     B, L, H, K = q_BLHK.shape

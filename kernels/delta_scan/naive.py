@@ -17,10 +17,16 @@ def delta_naive(
     V, kept = v_BLHV.shape[-1], accumulator_dtype(q_BLHK.dtype)
     state = torch.zeros(B, H, K, V, dtype=kept, device=q_BLHK.device) if state is None else state
     q, k, v, beta = (x.to(kept) for x in (q_BLHK, k_BLHK, v_BLHV, beta_BLH))
+    decay = None if log_decay_BLH is None else log_decay_BLH.to(kept)
+    if lengths_B is not None:  # whatever pads hold must not reach products and exponentials
+        real_BL = torch.arange(L, device=lengths_B.device) < lengths_B[:, None]
+        k, v = (torch.where(real_BL[:, :, None, None], x, 0) for x in (k, v))
+        beta = torch.where(real_BL[:, :, None], beta, 0)
+        decay = None if decay is None else torch.where(real_BL[:, :, None], decay, 0)
     outputs = []
     for t in range(L):
         key = k[:, t, :, :, None]
-        faded = state if log_decay_BLH is None else state * log_decay_BLH[:, t, :, None, None].to(kept).exp()
+        faded = state if decay is None else state * decay[:, t, :, None, None].exp()
         recalled = (key * faded).sum(-2, keepdim=True)
         after = faded + beta[:, t, :, None, None] * key * (v[:, t, :, None, :] - recalled)
         state = after if lengths_B is None else torch.where((t < lengths_B)[:, None, None, None], after, state)

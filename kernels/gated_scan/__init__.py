@@ -9,6 +9,7 @@ import torch
 
 from kernels.adapters import fla
 from kernels.backends import choose_backend
+from kernels.checks import check_counts
 from kernels.errors import LayoutError
 from kernels.gated_scan.chunked import gated_chunked
 from kernels.gated_scan.naive import gated_naive
@@ -48,6 +49,7 @@ def gated_scan(
             f"log_decay: got {tuple(log_decay.shape)}, expected {tuple(k_BLHK.shape)} (a channel) or "
             f"{tuple(k_BLHK.shape[:3])} (a head)")
     check_state(state, k_BLHK, v_BLHV)
+    check_counts("lengths_B", lengths_B, len(q_BLHK))
     backend = choose_backend("gated_scan", backend, q_BLHK.device, fast={"fla": fla.gated_reason(q_BLHK, k_BLHK, v_BLHV)})
     B, L, H, K = q_BLHK.shape
     scale = K**-0.5 if scale is None else scale

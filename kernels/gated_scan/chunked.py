@@ -21,6 +21,8 @@ def gated_chunked(
     keep_BL = first_tokens(lengths_B, L) if return_state else None
     log_decay = log_decay if log_decay.dim() == 4 else log_decay.unsqueeze(-1)
     form = GatedScan.apply if differentiable(q_BLHK, k_BLHK, v_BLHV, log_decay, state) else scan
+    if state is not None and torch.is_grad_enabled() and form is scan:
+        state = state.clone()  # the loop overwrites it, which callers expect with gradients off alone
     y_BLHV, after = form(
         q_BLHK, k_BLHK, v_BLHV, log_decay, None if state is None else state.flatten(0, 1), keep_BL, scale,
         power_of_two(min(chunk or CHUNK, L)), return_state)

@@ -16,7 +16,11 @@ def gated_naive(
     V, kept = v_BLHV.shape[-1], accumulator_dtype(q_BLHK.dtype)
     state = torch.zeros(B, H, K, V, dtype=kept, device=q_BLHK.device) if state is None else state
     q, k, v, decay = (x.to(kept) for x in (q_BLHK, k_BLHK, v_BLHV, log_decay))
-    decay = (decay if decay.dim() == 4 else decay.unsqueeze(-1)).exp()
+    decay = decay if decay.dim() == 4 else decay.unsqueeze(-1)
+    if lengths_B is not None:  # whatever pads hold must not reach the exponential
+        real_BL = torch.arange(L, device=lengths_B.device) < lengths_B[:, None]
+        decay, k, v = (torch.where(real_BL[:, :, None, None], x, 0) for x in (decay, k, v))
+    decay = decay.exp()
     outputs = []
     for t in range(L):
         after = decay[:, t, :, :, None] * state + k[:, t, :, :, None] * v[:, t, :, None, :]

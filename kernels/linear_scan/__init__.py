@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from kernels.backends import choose_backend
+from kernels.checks import check_counts
 from kernels.errors import LayoutError
 from kernels.linear_scan.chunked import linear_scan_chunked
 from kernels.linear_scan.naive import linear_scan_naive
@@ -42,7 +43,7 @@ def linear_scan(
     Raises:
         LayoutError: shapes that do not belong together, or a floor that is not positive. UnsupportedUse: an unknown backend.
     """
-    check_inputs(q_BLHF, k_BMHF, v_BMHV, causal, state, floor)
+    check_inputs(q_BLHF, k_BMHF, v_BMHV, causal, lengths_B, state, floor)
     backend = choose_backend("linear_scan", backend, q_BLHF.device)
     divisor = Divisor(eps, floor, normalise)
     if torch.float64 in (q_BLHF.dtype, k_BMHF.dtype, v_BMHV.dtype):
@@ -63,7 +64,7 @@ def linear_scan(
     return (y, state) if return_state else y
 
 
-def check_inputs(q, k, v, causal: bool, state: ScanState | None, floor: float | None) -> None:
+def check_inputs(q, k, v, causal: bool, lengths_B, state: ScanState | None, floor: float | None) -> None:
     """q (B, L, H, F), k (B, M, H, F) and v (B, M, H, V) of the same rows and heads; sums that fit them."""
     fits = q.dim() == k.dim() == v.dim() == 4 and q.shape[0::2] == k.shape[0::2] and k.shape[:3] == v.shape[:3]
     if not fits or q.shape[3] != k.shape[3]:
@@ -75,6 +76,7 @@ def check_inputs(q, k, v, causal: bool, state: ScanState | None, floor: float | 
             f"linear_scan: a causal row has as many queries as keys; got {q.shape[1]} and {k.shape[1]} (causal=False reads "
             "any number of keys)")
     B, _, H, F = q.shape
+    check_counts("lengths_B", lengths_B, B)
     if state is not None and (state.kv_BHFV.shape != (B, H, F, v.shape[-1]) or state.z_BHF.shape != (B, H, F)):
         raise LayoutError(
             f"linear_scan: expected sums of shape {(B, H, F, v.shape[-1])} and {(B, H, F)}; got "

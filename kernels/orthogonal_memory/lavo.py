@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from kernels.backends import choose_backend
+from kernels.checks import check_counts
 from kernels.errors import LayoutError
 from kernels.orthogonal_memory.limits import triton_refusal
 from kernels.orthogonal_memory.memory import check_memory, orthogonal_memory
@@ -56,7 +57,8 @@ def lavo(
                           "memory along one basis")
     check_inputs(q_BLHK, k_BLHK, v_BLHK)
     check_window(window, "causal" if causal else "both", table, q_BLHK.shape[2])
-    check_past("causal" if causal else "both", past_k, past_v, past_B)
+    check_past("causal" if causal else "both", k_BLHK, v_BLHK, past_k, past_v, past_B)
+    check_counts("lengths_B", lengths_B, len(q_BLHK))
     check_memory(q_BLHK, v_BLHK, basis_HRK, state, causal=causal, shared=shared,
                  closed=window if causal and dissection == "window" else None)
     form = choose_backend("orthogonal_memory", backend, q_BLHK.device,

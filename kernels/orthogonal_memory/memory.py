@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from kernels.backends import choose_backend
+from kernels.checks import check_counts, check_shape
 from kernels.errors import LayoutError
 from kernels.orthogonal_memory.closed import closed_memory
 from kernels.orthogonal_memory.limits import triton_refusal
 from kernels.orthogonal_memory.naive import memory_naive
 from kernels.orthogonal_memory.scan import causal_memory
 from kernels.orthogonal_memory.state import MemoryState, compress, empty_state, read_memory
-from kernels.taylor.features import first_tokens, without_autocast
+from kernels.taylor.features import accumulator_dtype, first_tokens, without_autocast
 
 
 def orthogonal_memory(
@@ -43,6 +44,8 @@ def orthogonal_memory(
         LayoutError: shapes or settings that do not belong together. UnsupportedUse: a backend that cannot run.
     """
     check_memory(q_BLHK, x_BMHK, basis_HRK, state, causal=causal, closed=closed, shared=shared, context_B=context_B)
+    check_counts("lengths_B", lengths_B, len(q_BLHK))
+    check_counts("context_B", context_B, len(q_BLHK))
     backend = choose_backend("orthogonal_memory", backend, q_BLHK.device,
                              fast={"triton": triton_refusal(q_BLHK, basis_HRK, shared)})
     B, L, H, _ = q_BLHK.shape
@@ -101,6 +104,8 @@ def check_memory(q, x, basis, state, *, causal: bool, closed: int | None, shared
     if tuple(state.sum_BHR.shape) != expected or state.count_B.shape != q.shape[:1]:
         raise LayoutError(f"state: got sum {tuple(state.sum_BHR.shape)}, count {tuple(state.count_B.shape)}, expected "
                           f"{expected} and ({q.shape[0]},)")
+    check_shape("state.sum_BHR", state.sum_BHR, expected, accumulator_dtype(q.dtype))
+    check_counts("state.count_B", state.count_B, q.shape[0])
     if closed is not None and state.count_B.device.type == "cpu" and bool((state.count_B % closed).any()):
         raise LayoutError(f"state: counts {state.count_B.tolist()} are not whole windows of {closed}: the open window's "
                           f"tokens must come again, before the new ones")

@@ -44,10 +44,12 @@ def memory_naive(
                 opened = opened + project(x[b, i], basis, shared)
                 if (i + 1) % closed == 0:  # the state's count is a multiple of the window
                     total, count, opened = total + opened, count + closed, torch.zeros_like(total)
-        row += [torch.zeros_like(q[b, 0])] * (L - queries)
-        outputs.append(torch.stack(row))
+        row += [q.new_zeros(q.shape[2:])] * (L - queries)
+        outputs.append(torch.stack(row) if row else torch.zeros_like(q[b]))
         sums.append(total)
         counts.append(count)
+    if not outputs:
+        return torch.zeros_like(q_BLHK), state
     return torch.stack(outputs).to(q_BLHK.dtype), MemoryState(
         torch.stack(sums), torch.tensor(counts, dtype=torch.int64, device=q.device))
 

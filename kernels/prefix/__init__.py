@@ -11,10 +11,11 @@ from __future__ import annotations
 import torch
 
 from kernels.backends import choose_backend
+from kernels.checks import check_counts
 from kernels.errors import LayoutError
 from kernels.prefix.chunked import prefix_chunked
 from kernels.prefix.naive import prefix_naive
-from kernels.taylor import TaylorState, check_inputs, taylor
+from kernels.taylor import TaylorState, check_inputs, check_settings, taylor
 from kernels.taylor.features import without_autocast
 from kernels.taylor.triton_limits import why_not
 
@@ -39,11 +40,13 @@ def prefix(
     backend = choose_backend("prefix", backend, q_BLHK.device, fast=fast)
     B, M, H, K = k_enc_BMHK.shape
     expected = (q_BLHK.shape[0], M, *q_BLHK.shape[2:])
-    if k_enc_BMHK.shape != expected or v_enc_BMHV.shape != (*expected[:3], v_BLHV.shape[-1]) or len(prefix_B) != B:
+    if k_enc_BMHK.shape != expected or v_enc_BMHV.shape != (*expected[:3], v_BLHV.shape[-1]):
         raise LayoutError(
-            f"expected encoder keys {expected}, values of the same tokens and one prefix length a row; got "
-            f"{tuple(k_enc_BMHK.shape)}, {tuple(v_enc_BMHV.shape)}, {tuple(prefix_B.shape)}")
-    if M == 0 or q_BLHK.shape[1] == 0:
+            f"expected encoder keys {expected} and values of the same tokens; got {tuple(k_enc_BMHK.shape)} and "
+            f"{tuple(v_enc_BMHV.shape)}")
+    check_settings(q_BLHK, v_BLHV, state, lengths_B, scale)
+    check_counts("prefix_B", prefix_B, B)
+    if M == 0 or v_BLHV.numel() == 0:
         return taylor(
             q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,
             backend=backend, return_state=return_state)

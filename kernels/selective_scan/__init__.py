@@ -11,6 +11,7 @@ import torch
 
 from kernels.adapters import mamba
 from kernels.backends import choose_backend
+from kernels.checks import check_counts
 from kernels.errors import LayoutError
 from kernels.selective_scan.chunked import selective_scan_chunked
 from kernels.selective_scan.naive import selective_scan_naive
@@ -50,6 +51,7 @@ def selective_scan(
     given = (x_BLD, delta_BLD, A_DN, input_BLN, output_BLN)
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     check_inputs(*given, skip_D, state, dtype)
+    check_counts("lengths_B", lengths_B, len(x_BLD))
     backend = choose_backend(
         "selective_scan", backend, x_BLD.device, fast={"mamba_ssm": mamba.selective_reason(x_BLD, A_DN, state)})
     B, L, D = x_BLD.shape

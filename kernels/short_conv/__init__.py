@@ -6,6 +6,7 @@ import torch
 
 from kernels.adapters import mamba
 from kernels.backends import choose_backend
+from kernels.checks import check_shape
 from kernels.errors import LayoutError
 from kernels.short_conv.chunked import short_conv_chunked
 from kernels.short_conv.naive import short_conv_naive
@@ -35,6 +36,10 @@ def short_conv(
         raise LayoutError("past_BPD and position_BL exclude each other: a streamed row holds one document")
     if past_BPD is not None and past_BPD.shape[1] != weight_DK.shape[1] - 1:
         raise LayoutError(f"past_BPD: got {past_BPD.shape[1]} tokens, expected K - 1 = {weight_DK.shape[1] - 1}")
+    (B, L, D), K = x_BLD.shape, weight_DK.shape[1]
+    check_shape("past_BPD", past_BPD, (B, K - 1, D))
+    check_shape("bias_D", bias_D, (D,))
+    check_shape("position_BL", position_BL, (B, L))
     backend = choose_backend(
         "short_conv", backend, x_BLD.device, fast={"mamba_ssm": mamba.conv_reason(x_BLD, weight_DK)})
     if x_BLD.numel() == 0:

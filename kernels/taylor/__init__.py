@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 
 from kernels.backends import choose_backend
+from kernels.checks import check_counts, check_shape
 from kernels.errors import LayoutError
 from kernels.taylor.chunked import taylor_chunked
-from kernels.taylor.features import expanded_width, without_autocast
+from kernels.taylor.features import accumulator_dtype, expanded_width, without_autocast
 from kernels.taylor.naive import feature_map, taylor_naive
 from kernels.taylor.state import TaylorState, empty_state, taylor_step
 from kernels.taylor.triton_limits import why_not
@@ -40,11 +41,12 @@ def taylor(
         LayoutError: shapes that do not belong together. UnsupportedUse: a backend that cannot run.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
+    check_settings(q_BLHK, v_BLHV, state, lengths_B, scale, decay_H)
     fast = {"triton": why_not(q_BLHK, k_BLHK, v_BLHV, decay_H=decay_H)}
     backend = choose_backend("taylor", backend, q_BLHK.device, fast=fast)
     B, L, H, K = q_BLHK.shape
     scale = K**-0.5 if scale is None else scale
-    if L == 0:
+    if v_BLHV.numel() == 0:
         y, state = torch.zeros_like(v_BLHV), state or empty_state(B, H, K, v_BLHV.shape[-1], v_BLHV.dtype, v_BLHV.device)
         return (y, state) if return_state else y
     with without_autocast(q_BLHK.device):
@@ -62,6 +64,19 @@ def taylor(
                 q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, decay_H=decay_H,
                 chunk=chunk, return_state=return_state)
     return (y, state) if return_state else y
+
+
+def check_settings(q: torch.Tensor, v: torch.Tensor, state, lengths_B, scale: float | None, decay_H=None) -> None:
+    """What else the rows come with, and a scale whose root is real."""
+    B, _, H, K = q.shape
+    if state is not None:
+        F, dtype = expanded_width(K), accumulator_dtype(q.dtype)
+        check_shape("state.kv_BHFV", state.kv_BHFV, (B, H, F, v.shape[-1]), dtype)
+        check_shape("state.z_BHF", state.z_BHF, (B, H, F), dtype)
+    check_counts("lengths_B", lengths_B, B)
+    check_shape("decay_H", decay_H, (H,))
+    if scale is not None and scale < 0:
+        raise LayoutError(f"scale: got {scale}, expected 0 or more: each side of q·k is multiplied by its root")
 
 
 def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

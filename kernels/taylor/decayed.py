@@ -22,25 +22,27 @@ def decayed_chunked(q_BLHK, k_BLHK, v_BLHV, *, state, lengths_B, scale, eps, dec
     time_BL = torch.arange(1, L + 1, device=q1.device).expand(B, L)
     if real_BL is not None:
         time_BL = real_BL.cumsum(1)
-    log_decay_H = decay_H.to(q1).log()
-    age_GL = (time_BL[:, None, :] * log_decay_H[:, None]).reshape(B * H, L)  # log of the decay since the row's start
+    log_decay_G = decay_H.to(q1).log().repeat(B)
+    # spans of time are integers: their differences are exact, so that the weakest memory keeps its gradient
+    time_GL = time_BL.to(q1.dtype).repeat_interleave(H, 0)
+    kept_for = lambda span: (span.clamp(min=0) * log_decay_G.view(-1, *[1] * (span.dim() - 1))).exp()  # noqa: E731
     sums = join(state)
     if sums is None:
         sums = q1.new_zeros(B * H, expanded_width(K), V + 1)
-    before_G, outputs = q1.new_zeros(B * H, 1), []
+    before, outputs = q1.new_zeros(B * H, 1), []
     for start in range(0, L, chunk):
-        q_, k_, v_, age = (x[:, start : start + chunk] for x in (q1, k1, v1, age_GL))
+        q_, k_, v_, time = (x[:, start : start + chunk] for x in (q1, k1, v1, time_GL))
         u = torch.bmm(q_, k_.transpose(1, 2))
         weights = ((u * u + 1) / 2).tril()
-        since = (age[:, :, None] - age[:, None, :]).clamp(max=0).exp()
-        phi_q, phi_k, last = expand(q_), expand(k_), age[:, -1:]
+        since = kept_for(time[:, :, None] - time[:, None, :])
+        phi_q, phi_k, last = expand(q_), expand(k_), time[:, -1:]
         kept = torch.bmm(phi_q, sums)
-        numerator = torch.bmm(weights * since, v_[..., :V]) + kept[..., :V] * (age - before_G).exp().unsqueeze(-1)
+        numerator = torch.bmm(weights * since, v_[..., :V]) + kept[..., :V] * kept_for(time - before).unsqueeze(-1)
         divisor = weights.sum(-1, keepdim=True) if real_BL is None else torch.bmm(weights, v_[..., V:])
         outputs.append(numerator / (divisor + kept[..., V:] + eps))
-        write = torch.cat((v_[..., :V] * (last - age).exp().unsqueeze(-1), v_[..., V:]), dim=-1)
+        write = torch.cat((v_[..., :V] * kept_for(last - time).unsqueeze(-1), v_[..., V:]), dim=-1)
         fade = torch.ones_like(sums[..., :1, :])
-        fade[..., :V] = (last - before_G).exp().unsqueeze(-1)
-        sums, before_G = sums * fade + torch.bmm(phi_k.transpose(1, 2), write), last
+        fade[..., :V] = kept_for(last - before).unsqueeze(-1)
+        sums, before = sums * fade + torch.bmm(phi_k.transpose(1, 2), write), last
     y_BLHV = torch.cat(outputs, 1).unflatten(0, (B, H)).transpose(1, 2).to(v_BLHV.dtype)
     return y_BLHV, split(sums, B)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from kernels.backends import choose_backend
+from kernels.checks import check_counts, check_shape
 from kernels.errors import LayoutError
 from kernels.taylor import check_inputs
 from kernels.taylor.features import without_autocast
@@ -45,7 +46,8 @@ def window(
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
     check_window(window, reach, table, q_BLHK.shape[2])
-    check_past(reach, past_k, past_v, past_B)
+    check_past(reach, k_BLHK, v_BLHV, past_k, past_v, past_B)
+    check_counts("lengths_B", lengths_B, len(q_BLHK))
     backend = choose_backend("window", backend, q_BLHK.device, fast={"triton": triton_refusal(q_BLHK, v_BLHV)})
     if q_BLHK.numel() == 0:
         return torch.zeros_like(v_BLHV)
@@ -72,10 +74,13 @@ def check_window(window: int, reach: str, table: torch.Tensor | None, H: int) ->
                           f"{1 - window}..{window - 1}")
 
 
-def check_past(reach: str, past_k, past_v, past_B) -> None:
+def check_past(reach: str, k, v, past_k, past_v, past_B) -> None:
     if past_k is None:
         return
     if past_v is None or past_B is None or past_k.shape[:2] != past_v.shape[:2]:
         raise LayoutError("past_k, past_v and past_B belong together: give all three, with as many tokens in k as in v")
+    check_shape("past_k", past_k, (len(k), None, *k.shape[2:]))
+    check_shape("past_v", past_v, (len(v), None, *v.shape[2:]))
+    check_counts("past_B", past_B, len(k))
     if reach != "causal":
         raise LayoutError(f"reach {reach!r} takes no past: its keys lie ahead too. Give the window's tokens in one call")
