@@ -9,7 +9,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 TRITON ?= 3.9.0
 BESIDE := .triton/$(TRITON)
 # kernels of the published models' sizes
-SHIPPED := K16 V64 bf16|bf16 64 table causal|bf16 64 lavo
+SHIPPED := K16 V64 bf16|bf16 64 table causal|memory_[a-z]+ bf16 64
 
 .PHONY: study test test-interpreter test-triton test-long kernel-table gpu-check lint env clean help
 

@@ -48,6 +48,8 @@ def read_memory(
     q_BLHK: torch.Tensor, basis_HRK: torch.Tensor, state: MemoryState, *, scale: float = 1.0, reader=read,
 ) -> torch.Tensor:
     """y_BLHK in q's dtype: what each query finds in one memory, whatever the number of tokens behind it."""
+    if q_BLHK.numel() == 0:
+        return torch.zeros_like(q_BLHK)
     with without_autocast(q_BLHK.device):
         mean_Bh1R = mean_of(state).unsqueeze(2)
         return reader(q_BLHK, basis_HRK, mean_Bh1R, max(q_BLHK.shape[1], 1), scale)
