@@ -131,12 +131,10 @@ def fading_weights(
     Returns (log decay (B, L, H) <= 0 of the sums before a token, weight (B, L, H, 1) <= 1 of the token, greatest after
     the last real token (B, H)). Exponents are half squared norms, so that 0 stands for the greatest of no tokens.
     """
-    real_BL1 = layout.real_BL[..., None]
-    exponent = torch.where(real_BL1, exponent_BLH, 0)
+    exponent = torch.where(layout.real_BL[..., None], exponent_BLH, 0)
     before = torch.zeros_like(exponent[:, :1]) if before_BH is None else before_BH[:, None]
     peak = torch.maximum(exponent.cummax(1).values, before)
-    weight = torch.where(real_BL1, (exponent - peak).exp(), 0)
-    return torch.cat((before, peak[:, :-1]), 1) - peak, weight[..., None], peak[:, -1].clone()
+    return torch.cat((before, peak[:, :-1]), 1) - peak, (exponent - peak).exp()[..., None], peak[:, -1].clone()
 
 
 def with_one(v_BLHV: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -111,6 +111,7 @@ def test_one_basis_for_all_heads():
     mixer, x = build(slots=12, basis_scope="model", dissection="none", epe=False), tokens(1, 9, WIDTH)
     rows = mixer.basis(torch.float64).transpose(0, 1).flatten(1)
     torch.testing.assert_close(rows @ rows.T, torch.eye(12, dtype=torch.float64))
+    torch.testing.assert_close(rows, mixer.basis.weight, msg="head h reads columns h·K to (h+1)·K")
     _, state = mixer.prefill(x, Layout.dense(1, 9))
     torch.testing.assert_close(state["sum"], (mixer.proj_v(x).sum(1) @ rows.T)[:, None])
 
