@@ -15,8 +15,8 @@ from kernels import toolchain
 from kernels.errors import UnsupportedUse
 from kernels.triton_mode import interpreted, library_version, triton_version
 
-PACKAGES = {"triton": "triton", "fla": "fla", "mamba_ssm": "mamba_ssm"}
-DISTRIBUTIONS = {"triton": "triton", "fla": "fla-core", "mamba_ssm": "mamba-ssm"}
+PACKAGES = {"triton": "triton", "fla": "fla", "mamba_ssm": "mamba_ssm", "causal_conv1d": "causal_conv1d"}
+DISTRIBUTIONS = {"triton": "triton", "fla": "fla-core", "mamba_ssm": "mamba-ssm", "causal_conv1d": "causal-conv1d"}
 PORTABLE = ("naive", "chunked")
 NOTHING: Mapping[str, str | None] = {}
 

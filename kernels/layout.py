@@ -99,7 +99,8 @@ class Layout(LayoutQueries):
         """The value under `key`, built on first use; layers that share this Layout share the value."""
         cache = self.__dict__["_cache"]
         if key not in cache:
-            cache[key] = build()
+            with torch.inference_mode(False):  # it may serve a training later
+                cache[key] = build()
         return cache[key]
 
     # ---------------------------------------------------------------------------------------------- constructors

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
+import re
 from typing import Any
 
 import torch
@@ -17,20 +18,35 @@ import torch
 CAPABILITIES = (80, 90, 100)  # compute capability times ten: Ampere, Hopper, Blackwell
 
 
+Version = tuple[int, int, int]
+
+
 @functools.cache
-def library_version(distribution: str) -> tuple[int, int, int] | None:
-    """(major, minor, patch) of an installed distribution, or None."""
-    try:
-        parts = importlib.metadata.version(distribution).split("+")[0].split(".")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    major, minor, patch = (int("".join(filter(str.isdigit, part)) or 0) for part in (*parts, "0", "0")[:3])
+def library_version(*distributions: str) -> Version | None:
+    """Version of the first of these distributions that is installed, or None."""
+    for name in distributions:
+        try:
+            return parse_version(importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def parse_version(text: str) -> Version:
+    """(major, minor, patch) of a version string. A pre-release counts as just before its release."""
+    text = text.split("!")[-1].split("+")[0].strip().lower()
+    numbers = [int(n) for n in re.match(r"v?((?:\d+\.)*\d+)", text)[1].split(".")][:3]
+    major, minor, patch = (*numbers, 0, 0)[:3]
+    if re.search(r"(a|b|c|rc|alpha|beta|pre|preview|dev)[._-]?\d*", text):
+        if patch:
+            return major, minor, patch - 1
+        return (major, minor - 1, 999) if minor else (major - 1, 999, 999)
     return major, minor, patch
 
 
-def triton_version() -> tuple[int, int, int] | None:
+def triton_version() -> Version | None:
     """Version of the Triton that would be imported, or None."""
-    return library_version("triton")
+    return library_version("triton", "pytorch-triton", "pytorch-triton-rocm")
 
 
 def interpreted() -> bool:

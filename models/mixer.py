@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from kernels.errors import LayoutError, LengthError, StateError, UnsupportedUse
+from kernels.gradients import outside_inference
 from kernels.layout import Layout
 from models.cost import Abilities, Cost
 from models.initialise import draw_normal
@@ -33,6 +34,7 @@ class MixerConfig(BaseModel):
 
 
 @lru_cache(maxsize=64)
+@outside_inference
 def one_token(B: int, device: torch.device) -> Layout:
     """The layout of a decode step, shared: its tensors are made once."""
     return Layout.dense(B, 1, device=device)

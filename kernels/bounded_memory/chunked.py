@@ -10,9 +10,9 @@ Letters: G = B·H, S streams of weights, N chunks of C tokens (t the query's, j 
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from kernels.bounded_memory.state import SlotState, empty_state, nonzero
+from kernels.gradients import once_differentiable
 from kernels.taylor.features import accumulator_dtype, autocast_off, first_tokens
 
 CHUNK = 16

@@ -12,11 +12,11 @@ gated_scan/packing.py; N chunks of a stretch and all its heads.
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from kernels.gated_scan.decay import Triangle, head_decay
 from kernels.gated_scan.packing import pack, unpack
 from kernels.gated_scan.scan import Triangles, stretches
+from kernels.gradients import once_differentiable
 from kernels.taylor.features import accumulator_dtype, autocast_off
 
 

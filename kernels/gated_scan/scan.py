@@ -7,12 +7,12 @@ numbers; then the state goes through its chunks one by one, updated in place. Le
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from kernels.gated_scan.decay import Triangle
 from kernels.gated_scan.packing import pack, unpack
 from kernels.gated_scan.room import Room
 from kernels.gated_scan.weights import channel_gradients, channel_parts, head_gradients, head_parts
+from kernels.gradients import once_differentiable
 from kernels.taylor.features import accumulator_dtype, autocast_off
 
 

@@ -10,8 +10,8 @@ normaliser's; totals (G, L, V+1) are [numerator, sum of weights].
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.linear_scan.state import Divisor
 from kernels.taylor.features import accumulator_dtype, autocast_off, placed_values
 from kernels.taylor.quadratic import value_gradient

@@ -7,8 +7,8 @@ round. Shape letters as in scan.py.
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.linear_scan.scan import add_keys, divide, heads_first, heads_last, total_gradient
 from kernels.taylor.features import accumulator_dtype, autocast_off, placed_values
 from kernels.taylor.quadratic import value_gradient

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.orthogonal_memory.closed import closed_memory
 from kernels.orthogonal_memory.read import read
 from kernels.orthogonal_memory.scan import causal_memory

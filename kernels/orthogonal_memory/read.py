@@ -7,8 +7,8 @@ stay in the cache. Letters: G = B·H; h = H, or 1 where the heads share their me
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.taylor.features import accumulator_dtype, autocast_off
 from kernels.window.heads import heads_first
 

@@ -6,8 +6,8 @@ Letters: G = B·H; h = H, or 1 where the heads share one memory; S span.
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.orthogonal_memory.read import basis_of_rows, read_span, read_span_backward
 from kernels.orthogonal_memory.read import span as span_of
 from kernels.taylor.features import accumulator_dtype, autocast_off

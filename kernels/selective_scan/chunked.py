@@ -11,8 +11,8 @@ one contiguous block and every product runs along D.
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.selective_scan.recurrence import accumulate
 from kernels.taylor.features import autocast_off
 

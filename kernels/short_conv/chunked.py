@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
+
+from kernels.gradients import once_differentiable
 
 
 class ShortConv(torch.autograd.Function):

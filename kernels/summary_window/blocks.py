@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.summary_window.near import Places, Rule, first_near, reach
 from kernels.taylor.features import accumulator_dtype, autocast_off
 

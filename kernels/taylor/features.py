@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from kernels.gradients import outside_inference
+
 
 def expanded_width(width: int) -> int:
     """F of a head of feature width K: 1 constant, K linear and K(K+1)/2 quadratic terms."""
@@ -26,6 +28,7 @@ def expanded_width(width: int) -> int:
 
 
 @lru_cache(maxsize=32)
+@outside_inference
 def pair_matrices(width: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Two (K+1, F) matrices with phi(x) = (x1 @ first) * (x1 @ second): which two entries of x1 each feature multiplies.
 

@@ -18,10 +18,12 @@ from functools import lru_cache
 
 import torch
 
+from kernels.gradients import outside_inference
 from kernels.taylor.features import expanded_width
 
 
 @lru_cache(maxsize=32)
+@outside_inference
 def _order(width: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(public position of each own feature, own position of each public feature, factor of each public feature)."""
     first, second = torch.triu_indices(width + 1, width + 1)

@@ -11,8 +11,8 @@ Shape letters: G = B·H, N = M + L keys, the first M of them visible to everybod
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.taylor.features import accumulator_dtype, augment, autocast_off, place_values
 
 QUERY_BLOCK = 64

@@ -9,8 +9,8 @@ Shape letters: G = B·H; others: features.py.
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.taylor.backward import key_sum_backward, scan_backward
 from kernels.taylor.features import accumulator_dtype, autocast_off, expanded_width
 from kernels.taylor.forward import key_sum, scan_forward

@@ -8,8 +8,8 @@ Derivations, bytes and the compile table: README.md.
 from __future__ import annotations
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.taylor.features import autocast_off
 from kernels.taylor.state import TaylorState
 from kernels.taylor.triton_blocks import from_blocks, to_blocks

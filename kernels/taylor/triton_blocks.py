@@ -18,6 +18,8 @@ import functools
 
 import torch
 
+from kernels.gradients import outside_inference
+
 BLOCK = 8
 GROUP = BLOCK * BLOCK
 
@@ -46,6 +48,7 @@ def row_count(K: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
+@outside_inference
 def tables(K: int, scale: float, device: torch.device) -> tuple[torch.Tensor, ...]:
     """(source_R, factor_R, pick_F, weight_F): row r is factor[r] · state[source[r]], feature f weight[f] · row[pick[f]]."""
     KP, blocks = key_width(K), block_count(K)

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.gradients import outside_inference
 from kernels.taylor.features import expanded_width
 from kernels.taylor.state import TaylorState
 from kernels.taylor.triton_blocks import value_width
@@ -63,6 +64,7 @@ def step(
 
 
 @functools.lru_cache(maxsize=32)
+@outside_inference
 def feature_pairs(K: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """(2, F) int32 and (F) float32: the order and factors of features.pair_matrices."""
     pairs = torch.triu_indices(K + 1, K + 1)

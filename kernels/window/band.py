@@ -17,6 +17,8 @@ from functools import lru_cache
 
 import torch
 
+from kernels.gradients import outside_inference
+
 
 def columns(reach: str, C: int, W: int) -> int:
     """Keys that a block of C queries can reach."""
@@ -45,6 +47,7 @@ def frame(table_TW: torch.Tensor, reach: str, C: int, W: int) -> torch.Tensor:
 
 
 @lru_cache(maxsize=64)
+@outside_inference
 def plain_frame(reach: str, C: int, W: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The frame without a table: 0 where a key is seen."""
     return frame(torch.zeros(1, 2 * W - 1, dtype=dtype, device=device), reach, C, W)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch.autograd.function import once_differentiable
 
+from kernels.gradients import once_differentiable
 from kernels.taylor.features import accumulator_dtype, autocast_off
 from kernels.window.band import blocks, frame, plain_frame, table_gradient
 from kernels.window.heads import heads_first, heads_last

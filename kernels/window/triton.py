@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch.autograd.function import once_differentiable
 
 from kernels.compile import Variant
+from kernels.gradients import once_differentiable
 from kernels.taylor.features import autocast_off
 from kernels.triton_mode import capability, operand_type
 from kernels.window.band import diagonal_sums

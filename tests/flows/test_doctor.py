@@ -9,7 +9,7 @@ from flows import doctor
 def examined(monkeypatch):
     def gather(triton, library, capability=(9, 0)):
         monkeypatch.setattr(doctor, "triton_version", lambda: triton)
-        monkeypatch.setattr(doctor, "library_version", lambda name: library if name == "fla-core" else None)
+        monkeypatch.setattr(doctor, "library_version", lambda *names: library if "fla-core" in names else None)
         found = {**doctor.devices(), "gpus": [{"name": "a GPU", "capability": list(capability), "memory_bytes": 1}]}
         monkeypatch.setattr(doctor, "devices", lambda: found)
         return doctor.gather()

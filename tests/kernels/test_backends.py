@@ -6,7 +6,12 @@ import torch
 from kernels import backends, toolchain
 from kernels.backends import choose_backend
 from kernels.errors import UnsupportedUse
+from kernels.layout import Layout
+from kernels.taylor import empty_state, taylor, taylor_step
 from kernels.toolchain import Use, known_bad, refusal
+from kernels.triton_mode import parse_version
+from kernels.window import window
+from models import registry
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -16,7 +21,7 @@ def hopper(monkeypatch):
     """A machine with a Hopper GPU, fla 0.6.0 and the given Triton."""
     def machine(triton=(3, 7, 1), library=(0, 6, 0), capability=(9, 0)):
         monkeypatch.setattr(backends, "triton_version", lambda: triton)
-        monkeypatch.setattr(backends, "library_version", lambda distribution: library)
+        monkeypatch.setattr(backends, "library_version", lambda *distributions: library)
         monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: object())
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
     return machine
@@ -105,3 +110,44 @@ def test_the_table_is_readable():
     assert len(rows) == len(toolchain.RULES)
     assert all(all(row.values()) for row in rows)
     assert {"operations": "delta_scan, gated_scan", "triton": ">= 3.4.0, < 3.7.1", "gpus": "sm_9x"}.items() <= rows[1].items()
+
+
+@pytest.mark.parametrize(("text", "version"), [
+    ("3.7.1", (3, 7, 1)), ("3.8", (3, 8, 0)), ("3", (3, 0, 0)), ("3.7.1+git1234", (3, 7, 1)), ("3.7.1.post2", (3, 7, 1)),
+    ("1!3.7.1", (3, 7, 1)), ("3.7.0rc1", (3, 6, 999)), ("3.7.1.dev5", (3, 7, 0)), ("4.0.0a2", (3, 999, 999)),
+    ("v2.2.4", (2, 2, 4))])
+def test_versions_are_read_and_a_pre_release_comes_before(text, version):
+    assert parse_version(text) == version
+
+
+def test_a_release_candidate_of_the_cure_is_not_cured():
+    for text in ("3.7.0rc1", "3.7.1rc1"):
+        assert refusal("gated_scan", "fla", Use(9, parse_version(text), (0, 6, 0), gradients=True))
+
+
+@pytest.mark.parametrize("operation", ["taylor", "window"])
+def test_a_second_derivative_is_refused_where_it_would_be_wrong(operation):
+    """torch's own mark on a backward would let a search towards the weights pass it by."""
+    function = taylor if operation == "taylor" else window
+    x, W = (torch.randn(1, 9, 4, dtype=torch.float64) for _ in range(2))
+    W = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    x.requires_grad_()
+    h = (x @ W).unsqueeze(2)
+    y = function(h, h, h, **({"window": 3} if operation == "window" else {}))
+    with pytest.raises(UnsupportedUse, match="backend='naive'"):
+        torch.autograd.grad(y.square().sum(), x, create_graph=True)
+
+
+def test_what_inference_mode_leaves_serves_a_training():
+    """Cached tensors made in inference mode could not enter a graph."""
+    q, k, v = (torch.randn(2, 9, 2, 7) for _ in range(3))
+    layout = Layout.right_padded([9, 4], 9)
+    mixer = registry.build(registry.config_class("based")(heads=2, feature_dim=7), 14, seed=0)
+    with torch.inference_mode():
+        _, state = taylor(q, k, v, return_state=True)
+        taylor_step(q[:, 0], k[:, 0], v[:, 0], state)
+        mixer(torch.randn(2, 9, 14), layout)
+    x = torch.randn(2, 9, 14, requires_grad=True)
+    mixer(x, layout).sum().backward()
+    taylor_step(q[:, 0].requires_grad_(), k[:, 0], v[:, 0], empty_state(2, 2, 7, 7, torch.float32))[0].sum().backward()
+    assert torch.isfinite(x.grad).all()
