@@ -7,13 +7,33 @@ import torch
 from kernels.errors import LayoutError
 
 
-def check_counts(name: str, counts_B: torch.Tensor | None, B: int) -> None:
-    """One integer a row, or nothing given."""
+def check_counts(name: str, counts_B: torch.Tensor | None, B: int, *, most: int | None = None) -> None:
+    """One integer a row, or nothing given; none below 0 or above `most` (None: no limit).
+
+    Numbers are read where that is free, on a CPU. On a GPU a reader must not rely on them: a mask holds by itself, any
+    other use clamps.
+    """
     if counts_B is None:
         return
     if tuple(counts_B.shape) != (B,) or counts_B.is_floating_point() or counts_B.dtype == torch.bool:
         raise LayoutError(
             f"{name}: got {counts_B.dtype} {tuple(counts_B.shape)}, expected integers ({B},): one number for each row")
+    if most is None or B == 0 or counts_B.device.type != "cpu" or not readable(counts_B):
+        return
+    numbers = counts_B.tolist()
+    if min(numbers) < 0 or max(numbers) > most:
+        raise LayoutError(f"{name}: got numbers from {min(numbers)} to {max(numbers)}, expected 0 to {most}, the size of a row")
+
+
+def readable(tensor: torch.Tensor) -> bool:
+    """Whether it holds numbers: not while a graph is traced, where there are shapes alone."""
+    return type(tensor) is torch.Tensor and not torch.compiler.is_compiling()
+
+
+def check_chunk(name: str, chunk: int | None) -> None:
+    """Tokens a step, at least 1, or nothing given."""
+    if chunk is not None and chunk < 1:
+        raise LayoutError(f"{name}: chunk is {chunk}, expected at least 1 token a step, or None for the measured choice")
 
 
 def check_shape(
