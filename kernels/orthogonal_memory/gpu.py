@@ -11,6 +11,7 @@ from kernels.orthogonal_memory.scan import causal_memory
 from kernels.orthogonal_memory.state import MemoryState, compress, empty_state, read_memory
 from kernels.orthogonal_memory.triton import block_sums, last_sums, read_tokens, settings
 from kernels.taylor.features import autocast_off, first_tokens
+from kernels.window.past import with_past
 from kernels.window.triton import window_triton
 
 
@@ -95,13 +96,12 @@ class Fused(torch.autograd.Function):
 def fused(q, k, v, basis, *, local, past, memory, lengths_B) -> tuple[torch.Tensor, MemoryState]:
     """LAVO with raw values in memory, causal: one kernel forward."""
     B, L, H, K = q.shape
-    if past["past_k"] is not None:
-        k, v = torch.cat((past["past_k"], k), 1), torch.cat((past["past_v"], v), 1)
+    k, v = with_past(k, v, **past)
     state = memory["state"] or empty_state(B, H, basis.shape[1], q.dtype, q.device)
     scale_local = K**-0.5 if local["scale"] is None else local["scale"]
     y, sums = Fused.apply(q, k, v, basis, local["table"], state.sum_BHR, state.count_B, past["past_B"], lengths_B,
                           local["window"], scale_local, memory["scale"])
-    return y, MemoryState(sums, state.count_B + (L if lengths_B is None else lengths_B))
+    return y.to(v.dtype), MemoryState(sums, state.count_B + (L if lengths_B is None else lengths_B))
 
 
 def memory_triton(

@@ -15,7 +15,7 @@ from kernels.orthogonal_memory.limits import triton_refusal
 from kernels.orthogonal_memory.memory import check_memory, orthogonal_memory
 from kernels.orthogonal_memory.read import basis_of_rows, read_span
 from kernels.orthogonal_memory.scan import counts, running_sums
-from kernels.orthogonal_memory.state import MemoryState, empty_state
+from kernels.orthogonal_memory.state import MemoryState, empty_state, within
 from kernels.taylor import check_inputs
 from kernels.taylor.features import accumulator_dtype, first_tokens, without_autocast
 from kernels.window import check_past, check_window
@@ -23,6 +23,7 @@ from kernels.window import window as attend_window
 from kernels.window.band import blocks
 from kernels.window.chunked import attend, hidden_keys, reach_of, shorten
 from kernels.window.heads import heads_first
+from kernels.window.past import with_past
 
 DISSECTIONS = ("token", "window", "none")
 SPAN = 384  # tokens a span of the loop (measured)
@@ -58,13 +59,14 @@ def lavo(
     check_inputs(q_BLHK, k_BLHK, v_BLHK)
     check_window(window, "causal" if causal else "both", table, q_BLHK.shape[2])
     check_past("causal" if causal else "both", k_BLHK, v_BLHK, past_k, past_v, past_B)
-    check_counts("lengths_B", lengths_B, len(q_BLHK))
+    check_counts("lengths_B", lengths_B, len(q_BLHK), most=q_BLHK.shape[1])
+    lengths_B = within(lengths_B, q_BLHK.shape[1])
     check_memory(q_BLHK, v_BLHK, basis_HRK, state, causal=causal, shared=shared,
                  closed=window if causal and dissection == "window" else None)
     form = choose_backend("orthogonal_memory", backend, q_BLHK.device,
                           fast={"triton": triton_refusal(q_BLHK, basis_HRK, shared)})
     differentiable = torch.is_grad_enabled() and any(
-        x is not None and x.requires_grad for x in (q_BLHK, k_BLHK, v_BLHK, basis_HRK, table))
+        x is not None and x.requires_grad for x in (q_BLHK, k_BLHK, v_BLHK, basis_HRK, table, past_k, past_v, *(state or ())))
     local = {"window": window, "table": table, "scale": scale_local}
     past = {"past_k": past_k, "past_v": past_v, "past_B": past_B}
     memory = {"shared": shared, "state": state, "scale": scale_global}
@@ -93,7 +95,7 @@ def composed(q, k, v, basis, local, past, memory, *, dissection, causal, lengths
     far, state = orthogonal_memory(
         q, x, basis, causal=causal, closed=closed, lengths_B=lengths_B, context_B=None if causal else lengths_B,
         backend=backend, return_state=True, **memory)
-    y = (near + far) / 2
+    y = ((near + far) / 2).to(v.dtype)
     return (y, state) if return_state else y
 
 
@@ -103,8 +105,7 @@ def in_spans(
     """The causal composition without gradients, span by span; nothing but y is as long as the row."""
     B, L, H, K = q_BLHK.shape
     P = 0 if past["past_k"] is None else past["past_k"].shape[1]
-    if P:
-        k_BNHK, v_BNHK = torch.cat((past["past_k"], k_BNHK), 1), torch.cat((past["past_v"], v_BNHK), 1)
+    k_BNHK, v_BNHK = with_past(k_BNHK, v_BNHK, **past)
     hidden = hidden_keys(L, P, past["past_B"], None)
     dtype, device = accumulator_dtype(q_BLHK.dtype), q_BLHK.device
     width, table = shorten(local["window"], local["table"], "causal", P + L)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from kernels.backends import choose_backend
-from kernels.checks import check_counts, check_shape
+from kernels.checks import check_chunk, check_counts, check_shape
 from kernels.errors import LayoutError
 from kernels.orthogonal_memory.closed import closed_memory
 from kernels.orthogonal_memory.limits import triton_refusal
 from kernels.orthogonal_memory.naive import memory_naive
 from kernels.orthogonal_memory.scan import causal_memory
-from kernels.orthogonal_memory.state import MemoryState, compress, empty_state, read_memory
+from kernels.orthogonal_memory.state import MemoryState, compress, empty_state, read_memory, within
 from kernels.taylor.features import accumulator_dtype, first_tokens, without_autocast
 
 
@@ -44,8 +44,10 @@ def orthogonal_memory(
         LayoutError: shapes or settings that do not belong together. UnsupportedUse: a backend that cannot run.
     """
     check_memory(q_BLHK, x_BMHK, basis_HRK, state, causal=causal, closed=closed, shared=shared, context_B=context_B)
-    check_counts("lengths_B", lengths_B, len(q_BLHK))
-    check_counts("context_B", context_B, len(q_BLHK))
+    check_counts("lengths_B", lengths_B, len(q_BLHK), most=q_BLHK.shape[1])
+    check_counts("context_B", context_B, len(q_BLHK), most=x_BMHK.shape[1])
+    check_chunk("chunk", chunk)
+    lengths_B, context_B = within(lengths_B, q_BLHK.shape[1]), within(context_B, x_BMHK.shape[1])
     backend = choose_backend("orthogonal_memory", backend, q_BLHK.device,
                              fast={"triton": triton_refusal(q_BLHK, basis_HRK, shared)})
     B, L, H, _ = q_BLHK.shape

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.checks import check_counts, check_shape
+from kernels.errors import LayoutError
 from kernels.orthogonal_memory.read import read
 from kernels.taylor.features import accumulator_dtype, first_tokens, without_autocast
 
@@ -32,6 +34,8 @@ def compress(
 ) -> MemoryState:
     """The memory of a context: the sum of B x over its first `lengths_B` tokens, added to a state's."""
     B, M, H, _ = x_BMHK.shape
+    check_counts("lengths_B", lengths_B, B, most=M)
+    lengths_B = within(lengths_B, M)
     dtype = accumulator_dtype(x_BMHK.dtype)
     with without_autocast(x_BMHK.device):
         keep_BM = first_tokens(lengths_B, M)
@@ -59,7 +63,12 @@ def memory_step(
     q_BHK: torch.Tensor, x_BHK: torch.Tensor, basis_HRK: torch.Tensor, state: MemoryState, *, shared: bool = False,
     scale: float = 1.0,
 ) -> tuple[torch.Tensor, MemoryState]:
-    """One token: it enters the memory, then its query reads it. 6·R·K FLOPs a head, whatever the length so far."""
+    """One token: it enters the memory, then its query reads it. 6·R·K FLOPs a head, whatever the length so far.
+
+    Raises:
+        LayoutError: tokens, a basis or a state that do not belong together.
+    """
+    check_step(q_BHK, x_BHK, basis_HRK, state, shared)
     state = compress(x_BHK.unsqueeze(1), basis_HRK, shared=shared, state=state)
     return read_memory(q_BHK.unsqueeze(1), basis_HRK, state, scale=scale).squeeze(1), state
 
@@ -67,3 +76,18 @@ def memory_step(
 def mean_of(state: MemoryState) -> torch.Tensor:
     """(B, h, R); 0 where there are no tokens."""
     return state.sum_BHR / state.count_B.clamp(min=1)[:, None, None]
+
+
+def within(lengths_B: torch.Tensor | None, most: int) -> torch.Tensor | None:
+    """Lengths that enter a count. Those on a CPU were checked; on a GPU nobody reads them, so they are cut."""
+    return lengths_B if lengths_B is None or lengths_B.device.type == "cpu" else lengths_B.clamp(0, most)
+
+
+def check_step(q: torch.Tensor, x: torch.Tensor, basis: torch.Tensor, state: MemoryState, shared: bool) -> None:
+    """q and x (B, H, K) of one token, a basis of these heads, the state of these rows."""
+    if q.dim() != 3 or q.shape != x.shape:
+        raise LayoutError(f"expected q and x (B, H, K); got q {tuple(q.shape)}, x {tuple(x.shape)}")
+    B, H, K = q.shape
+    check_shape("basis", basis, (H, None, K))
+    check_shape("state.sum_BHR", state.sum_BHR, (B, 1 if shared else H, basis.shape[1]), accumulator_dtype(x.dtype))
+    check_counts("state.count_B", state.count_B, B)

@@ -36,7 +36,7 @@ def prefix(
         Others, returns and errors: `kernels.taylor.taylor`.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
-    fast = {"triton": why_not(q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK, v_enc_BMHV)}
+    fast = {"triton": why_not(q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK, v_enc_BMHV, scale=scale)}
     backend = choose_backend("prefix", backend, q_BLHK.device, fast=fast)
     B, M, H, K = k_enc_BMHK.shape
     expected = (q_BLHK.shape[0], M, *q_BLHK.shape[2:])
@@ -44,9 +44,9 @@ def prefix(
         raise LayoutError(
             f"expected encoder keys {expected} and values of the same tokens; got {tuple(k_enc_BMHK.shape)} and "
             f"{tuple(v_enc_BMHV.shape)}")
-    check_settings(q_BLHK, v_BLHV, state, lengths_B, scale)
-    check_counts("prefix_B", prefix_B, B)
-    if M == 0 or v_BLHV.numel() == 0:
+    check_settings(q_BLHK, v_BLHV, state, lengths_B, scale, chunk)
+    check_counts("prefix_B", prefix_B, B, most=M)
+    if v_enc_BMHV.numel() == 0 or v_BLHV.numel() == 0 and not return_state:
         return taylor(
             q_BLHK, k_BLHK, v_BLHV, state=state, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,
             backend=backend, return_state=return_state)
@@ -55,7 +55,7 @@ def prefix(
         arguments = (q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK, v_enc_BMHV, prefix_B)
         if backend == "naive":
             y, state = prefix_naive(*arguments, state=state, lengths_B=lengths_B, scale=scale, eps=eps)
-        elif backend == "triton":
+        elif backend == "triton" and q_BLHK.shape[1]:
             from kernels.taylor.triton import attend
 
             y, state = attend(*arguments, state=state, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,

@@ -8,7 +8,7 @@ from kernels.taylor.chunked import causal_scan, default_chunk, differentiable, s
 from kernels.taylor.features import first_tokens
 from kernels.taylor.quadratic import Quadratic
 from kernels.taylor.scan import KeySum
-from kernels.taylor.state import TaylorState, join
+from kernels.taylor.state import TaylorState, join, split
 
 
 def prefix_chunked(
@@ -23,6 +23,8 @@ def prefix_chunked(
         return Quadratic.apply(q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK, v_enc_BMHV, inside_BM, scale, eps, needs), None
     chunk = chunk or default_chunk(K)
     sums = KeySum.apply(k_enc_BMHK, v_enc_BMHV, join(state), inside_BM, scale)
+    if L == 0:
+        return torch.zeros_like(v_BLHV), split(sums, len(q_BLHK))
     return causal_scan(
         q_BLHK, k_BLHK, v_BLHV, sums, lengths_B=lengths_B, scale=scale, eps=eps, chunk=chunk,
         return_state=return_state)

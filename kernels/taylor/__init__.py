@@ -8,10 +8,11 @@ from __future__ import annotations
 import torch
 
 from kernels.backends import choose_backend
-from kernels.checks import check_counts, check_shape
+from kernels.checks import check_chunk, check_counts
 from kernels.errors import LayoutError
 from kernels.taylor.chunked import taylor_chunked
-from kernels.taylor.features import accumulator_dtype, expanded_width, without_autocast
+from kernels.taylor.features import expanded_width, without_autocast
+from kernels.taylor.limits import check_decay, check_scale, check_state
 from kernels.taylor.naive import feature_map, taylor_naive
 from kernels.taylor.state import TaylorState, empty_state, taylor_step
 from kernels.taylor.triton_limits import why_not
@@ -38,16 +39,17 @@ def taylor(
     Returns:
         y_BLHV in v's dtype, or (y_BLHV, TaylorState) with `return_state`.
     Raises:
-        LayoutError: shapes that do not belong together. UnsupportedUse: a backend that cannot run.
+        LayoutError: shapes or settings that do not belong together. UnsupportedUse: a backend that cannot run.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
-    check_settings(q_BLHK, v_BLHV, state, lengths_B, scale, decay_H)
-    fast = {"triton": why_not(q_BLHK, k_BLHK, v_BLHV, decay_H=decay_H)}
+    check_settings(q_BLHK, v_BLHV, state, lengths_B, scale, chunk)
+    check_decay(decay_H, q_BLHK.shape[2])
+    fast = {"triton": why_not(q_BLHK, k_BLHK, v_BLHV, decay_H=decay_H, scale=scale)}
     backend = choose_backend("taylor", backend, q_BLHK.device, fast=fast)
     B, L, H, K = q_BLHK.shape
     scale = K**-0.5 if scale is None else scale
     if v_BLHV.numel() == 0:
-        y, state = torch.zeros_like(v_BLHV), state or empty_state(B, H, K, v_BLHV.shape[-1], v_BLHV.dtype, v_BLHV.device)
+        y, state = torch.zeros_like(v_BLHV), state or empty_state(B, H, K, v_BLHV.shape[-1], q_BLHK.dtype, v_BLHV.device)
         return (y, state) if return_state else y
     with without_autocast(q_BLHK.device):
         if backend == "naive":
@@ -66,17 +68,13 @@ def taylor(
     return (y, state) if return_state else y
 
 
-def check_settings(q: torch.Tensor, v: torch.Tensor, state, lengths_B, scale: float | None, decay_H=None) -> None:
-    """What else the rows come with, and a scale whose root is real."""
-    B, _, H, K = q.shape
+def check_settings(q: torch.Tensor, v: torch.Tensor, state, lengths_B, scale: float | None, chunk: int | None) -> None:
+    """What else the rows come with."""
     if state is not None:
-        F, dtype = expanded_width(K), accumulator_dtype(q.dtype)
-        check_shape("state.kv_BHFV", state.kv_BHFV, (B, H, F, v.shape[-1]), dtype)
-        check_shape("state.z_BHF", state.z_BHF, (B, H, F), dtype)
-    check_counts("lengths_B", lengths_B, B)
-    check_shape("decay_H", decay_H, (H,))
-    if scale is not None and scale < 0:
-        raise LayoutError(f"scale: got {scale}, expected 0 or more: each side of q·k is multiplied by its root")
+        check_state(state, q.shape[0], *q.shape[2:], v.shape[-1], q.dtype)
+    check_counts("lengths_B", lengths_B, q.shape[0], most=q.shape[1])
+    check_scale(scale)
+    check_chunk("chunk", chunk)
 
 
 def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from kernels.backends import choose_backend
 from kernels.taylor.features import accumulator_dtype, augmented, expand, expanded_width, without_autocast
+from kernels.taylor.limits import check_decay, check_scale, check_step
 from kernels.taylor.triton_limits import why_no_step
 
 
@@ -46,7 +47,13 @@ def taylor_step(
 
     `scale`, `decay_H` and `backend` as in `taylor`, without "naive"; the Triton form has no gradients.
     Cost 4·F·(V+1) FLOPs a head, whatever the length so far.
+
+    Raises:
+        LayoutError: tokens, a state or settings that do not belong together. UnsupportedUse: as `taylor`.
     """
+    check_step(q_BHK, k_BHK, v_BHV, state)
+    check_scale(scale)
+    check_decay(decay_H, q_BHK.shape[1])
     B, H, K = q_BHK.shape
     V = v_BHV.shape[-1]
     scale = K**-0.5 if scale is None else scale
@@ -60,7 +67,8 @@ def taylor_step(
         q1, k1 = augmented(q_BHK.unsqueeze(1), factor), augmented(k_BHK.unsqueeze(1), factor)
         features_k = expand(k1).view(B * H, -1, 1)
         values = v_BHV.reshape(B * H, 1, V).to(features_k.dtype)
-        kv, z = state.kv_BHFV.reshape(B * H, -1, V), state.z_BHF
+        # rows that share storage (an expanded state) must not write over each other: such a state is copied
+        kv, z = state.kv_BHFV.contiguous().view(B * H, -1, V), state.z_BHF.contiguous()
         if decay_H is not None:
             kv = kv * decay_H.to(kv).repeat(B).view(B * H, 1, 1)
         if torch.is_grad_enabled():
@@ -69,6 +77,6 @@ def taylor_step(
             kv.baddbmm_(features_k, values)
             z.add_(features_k.view(B, H, -1))
         features_q = expand(q1)
-        divisor = torch.bmm(features_q, z.reshape(B * H, -1, 1)) + eps
+        divisor = torch.bmm(features_q, z.view(B * H, -1, 1)) + eps
         y = (torch.bmm(features_q, kv) / divisor).view(B, H, V).to(v_BHV.dtype)
     return y, TaylorState(kv.view(B, H, -1, V), z)

@@ -28,7 +28,9 @@ def attend(
     call = Call(B, H, K, v_BLHV.shape[-1], scale, eps, SEGMENT if chunk is None else max(1, -(-chunk // 64)) * 64,
                 v_BLHV.dtype, v_BLHV.device)
     rows = (None if x is None else readable(x) for x in (q_BLHK, k_BLHK, v_BLHV, k_enc_BMHK, v_enc_BMHV))
-    counts = (None if x is None else x.contiguous() for x in (lengths_B, prefix_B))
+    sizes = (q_BLHK.shape[1], None if k_enc_BMHK is None else k_enc_BMHK.shape[1])
+    # kernels read as many tokens as they are told
+    counts = (None if x is None else x.clamp(0, size).contiguous() for x, size in zip((lengths_B, prefix_B), sizes))
     y_BLHV, kv, z = Attention.apply(*rows, *(state or (None, None)), *counts, call, return_state)
     return y_BLHV, TaylorState(kv, z) if return_state else None
 

@@ -73,15 +73,16 @@ def tables(K: int, scale: float, device: torch.device) -> tuple[torch.Tensor, ..
             source[row], factor[row] = f, (2**0.5 if i == j else 1.0) / scale
             if i <= j:
                 pick[f], weight[f] = row, scale * (2**-0.5 if i == j else 1.0)
-    return (torch.tensor(source, device=device), torch.tensor(factor, device=device),
-            torch.tensor(pick, device=device), torch.tensor(weight, device=device))
+    single = functools.partial(torch.tensor, dtype=torch.float32, device=device)
+    return torch.tensor(source, device=device), single(factor), torch.tensor(pick, device=device), single(weight)
 
 
 def to_blocks(kv_BHFV: torch.Tensor, z_BHF: torch.Tensor, K: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(G, R, VP) and (G, R) float32 of a state, G = B·H."""
     source, factor, _, _ = tables(K, scale, z_BHF.device)
     V = kv_BHFV.shape[-1]
-    kv = torch.zeros(z_BHF.shape[0] * z_BHF.shape[1], len(source), value_width(V), device=z_BHF.device)
+    shape = (z_BHF.shape[0] * z_BHF.shape[1], len(source), value_width(V))
+    kv = torch.zeros(shape, dtype=torch.float32, device=z_BHF.device)
     kv[..., :V] = kv_BHFV.flatten(0, 1).index_select(1, source) * factor[:, None]
     return kv, z_BHF.float().flatten(0, 1).index_select(1, source) * factor
 

@@ -45,7 +45,7 @@ class Call:
         """Uninitialised sums (G, *between, R, VP) of `dtype` and (G, *between, R) float32."""
         shape = (self.B * self.H, *between, row_count(self.K))
         return (torch.empty(*shape, value_width(self.V), dtype=dtype, device=self.device),
-                torch.empty(shape, device=self.device))
+                torch.empty(shape, dtype=torch.float32, device=self.device))
 
     def as_boundary(self, sums: Sums | None) -> Sums | None:
         """Sums of whole rows in the form of boundary sums of one segment."""
@@ -76,7 +76,7 @@ class Call:
     def outputs(self, q, k, v, lengths, before: Sums | None) -> tuple[torch.Tensor, torch.Tensor]:
         """(y_BLHV, divisors (G, L)) from the sums before each segment."""
         y = torch.empty(v.shape, dtype=v.dtype, device=v.device)
-        divisor = torch.empty(self.B * self.H, v.shape[1], device=v.device)
+        divisor = torch.empty(self.B * self.H, v.shape[1], dtype=torch.float32, device=v.device)
         self._launch(outputs, v.shape[1], (q, k, v), (q, k, v, *(before or NOTHING), y, divisor, lengths),
                      (self.scale, self.eps), STATE=before is not None, RAGGED=lengths is not None)
         return y, divisor

@@ -9,10 +9,12 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def why_not(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: torch.Tensor,
-            decay_H: torch.Tensor | None = None) -> str | None:
+            decay_H: torch.Tensor | None = None, scale: float | None = None) -> str | None:
     """Why the kernels cannot take these inputs (last dimensions K, K and V), None if they can."""
     if decay_H is not None:
         return "a decaying numerator has no kernel"
+    if scale == 0:
+        return "its sums are kept without the scale, which a state is divided by: 0 has no inverse"
     dtypes = {x.dtype for x in (q, k, v, *others)}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))

@@ -69,14 +69,14 @@ def feature_pairs(K: int, device: torch.device) -> tuple[torch.Tensor, torch.Ten
     """(2, F) int32 and (F) float32: the order and factors of features.pair_matrices."""
     pairs = torch.triu_indices(K + 1, K + 1)
     square = (pairs[0] == pairs[1]) & (pairs[0] > 0)
-    return pairs.int().to(device), torch.where(square, 0.5**0.5, 1.0).to(device)
+    return pairs.int().to(device), torch.where(square, 0.5**0.5, 1.0).to(device, torch.float32)
 
 
 def taylor_step_triton(q_BHK, k_BHK, v_BHV, state: TaylorState, *, scale: float, eps: float):
     """See `kernels.taylor.taylor_step`: (y_BHV, state); a state of contiguous float32 tensors is advanced in place."""
     B, H, K = q_BHK.shape
     V = v_BHV.shape[-1]
-    kv, z = (x.float().contiguous() for x in state)
+    kv, z = (x.contiguous() for x in state)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q_BHK, k_BHK, v_BHV))
     y = torch.empty(B, H, V, dtype=v.dtype, device=v.device)
     pairs, coefficients = feature_pairs(K, q.device)

@@ -36,7 +36,7 @@ def window(
         table: (1 or H, 2 window - 1) added to the scores after `scale`: the entry of key j for query i stands at
             j - i + window - 1 (LAVO's embedded position encoding). A causal query reads the first `window` entries.
         past_k, past_v: (B, P, H, .) the tokens before slot 0, newest last; past_B (int64) says how many were real,
-            the rest is ignored. P >= min(past, window - 1). Causal only.
+            the rest may hold anything. P >= min(past, window - 1). Causal only.
         lengths_B: real tokens of each row: the pads behind them are no keys. A causal query meets none and needs none.
         scale: of q·k; default K^-1/2.
         backend: "auto" | "naive" | "chunked" | "triton".
@@ -47,7 +47,7 @@ def window(
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
     check_window(window, reach, table, q_BLHK.shape[2])
     check_past(reach, k_BLHK, v_BLHV, past_k, past_v, past_B)
-    check_counts("lengths_B", lengths_B, len(q_BLHK))
+    check_counts("lengths_B", lengths_B, len(q_BLHK), most=q_BLHK.shape[1])
     backend = choose_backend("window", backend, q_BLHK.device, fast={"triton": triton_refusal(q_BLHK, v_BLHV)})
     if q_BLHK.numel() == 0:
         return torch.zeros_like(v_BLHV)

@@ -15,6 +15,7 @@ from kernels.gradients import once_differentiable
 from kernels.taylor.features import accumulator_dtype, autocast_off
 from kernels.window.band import blocks, frame, plain_frame, table_gradient
 from kernels.window.heads import heads_first, heads_last
+from kernels.window.past import with_past
 
 SPAN = 512  # queries brought heads-first at a time: they and their keys stay in the cache (measured)
 
@@ -157,7 +158,7 @@ def window_chunked(
     # pads come after the tokens, where causal queries do not look
     hidden = hidden_keys(L, P, past_B, None if reach == "causal" else lengths_B)
     if P:
-        k_BLHK, v_BLHV = torch.cat((past_k, k_BLHK), 1), torch.cat((past_v, v_BLHV), 1)
+        k_BLHK, v_BLHV = with_past(k_BLHK, v_BLHV, past_k, past_v, past_B)
     window, table = shorten(window, table, reach, P + L)
     differentiable = torch.is_grad_enabled() and any(
         x is not None and x.requires_grad for x in (q_BLHK, k_BLHK, v_BLHV, table))

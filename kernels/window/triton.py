@@ -19,6 +19,7 @@ from kernels.taylor.features import autocast_off
 from kernels.triton_mode import capability, operand_type
 from kernels.window.band import diagonal_sums
 from kernels.window.chunked import shorten
+from kernels.window.past import with_past
 from kernels.window.triton_kernels import (
     window_forward,
     window_key_gradient,
@@ -151,11 +152,11 @@ def window_triton(
     L, P = q_BLHK.shape[1], 0 if past_k is None else past_k.shape[1]
     bounds = None
     if P:
-        k_BLHK, v_BLHV = torch.cat((past_k, k_BLHK), 1), torch.cat((past_v, v_BLHV), 1)
+        k_BLHK, v_BLHV = with_past(k_BLHK, v_BLHV, past_k, past_v, past_B)
         missing_B = (P - past_B).clamp(min=0).int()
         bounds = (missing_B, torch.full_like(missing_B, P + L))
     elif reach != "causal" and lengths_B is not None:
-        last_B = lengths_B.int()
+        last_B = lengths_B.clamp(0, L).int()
         bounds = (torch.zeros_like(last_B), last_B)
     window, table = shorten(window, table, reach, P + L)
     return Attention.apply(q_BLHK, k_BLHK, v_BLHV, table, bounds, window, reach, scale)

@@ -134,3 +134,55 @@ def test_refusals():
     with pytest.raises(LayoutError, match="takes no past"):
         lavo(q, k, v, basis, window=W, causal=False, past_k=k, past_v=v, past_B=torch.zeros(B).long())
     assert lavo(q[:, :0], k[:, :0], v[:, :0], basis, window=W).shape == (B, 0, H, K)
+
+
+@pytest.mark.parametrize("dissection", ["token", "none"])
+def test_gradients_through_what_came_before_alone(dissection):
+    q, k, v, basis, table = inputs(9, gradient=False)
+    state = MemoryState(draw(B, H, R), torch.full((B,), 7))
+    past = {"past_k": draw(B, 4, H, K), "past_v": draw(B, 4, H, K, seed=1), "past_B": torch.full((B,), 4)}
+    leaves, found = (state.sum_BHR, past["past_k"], past["past_v"]), []
+    for backend in ("naive", "auto"):
+        def call(backend=backend):
+            y, after = lavo(q, k, v, basis, window=W, table=table, dissection=dissection, state=state, backend=backend,
+                            return_state=True, **past)
+            return [y, after.sum_BHR]
+
+        weights = [draw(B, 9, H, K, seed=8, gradient=False), draw(B, H, R, seed=9, gradient=False)]
+        found.append(with_gradients(call, leaves, weights))
+    assert error(found[1], found[0]) <= 1e-10
+
+
+@DISSECTIONS
+def test_what_is_older_than_a_past_is_never_read(dissection):
+    q, k, v, basis, table = inputs(6)
+    past = [draw(B, 4, H, K, seed=seed, gradient=False) for seed in (0, 1)]
+    past_B, found = torch.tensor([1, 4, 0]), []
+    for filling in (0.0, torch.nan):
+        old = (torch.arange(4) < 4 - past_B[:, None])[..., None, None]
+        settings = {"window": W, "table": table, "dissection": dissection, "past_B": past_B,
+                    **{name: x.masked_fill(old, filling) for name, x in zip(("past_k", "past_v"), past)}}
+        y = lavo(q, k, v, basis, **settings)
+        found.append([y, *torch.autograd.grad(y.square().sum(), (q, k, v, basis, table))])
+        with torch.no_grad():
+            found[-1].append(lavo(q, k, v, basis, **settings))
+    assert error(found[1], found[0]) == 0
+
+
+@DISSECTIONS
+@pytest.mark.parametrize("types", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
+def test_outputs_are_of_the_values_type(dissection, types):
+    q, k, v, basis, table = inputs(9, torch.float32)
+    q, v = q.to(types[0]), v.to(types[1])
+    for gradients in (True, False):
+        for causal in (True, False):
+            with torch.set_grad_enabled(gradients):
+                y = lavo(q, k.to(q.dtype), v, basis, window=W, table=table, dissection=dissection, causal=causal)
+            assert y.dtype == v.dtype, (gradients, causal)
+
+
+def test_lengths_out_of_range():
+    q, k, v, basis, table = inputs(9, gradient=False)
+    for backend in ("naive", "chunked"):
+        with pytest.raises(LayoutError, match="lengths_B"):
+            lavo(q, k, v, basis, window=W, lengths_B=torch.tensor([10, 1, 1]), backend=backend)

@@ -264,3 +264,41 @@ def test_refusals():
         orthogonal_memory(q, q, basis, closed=3, state=memory_state(gradient=False))
     with pytest.raises(LayoutError, match="state: got"):
         orthogonal_memory(q, q, basis, shared=True, state=memory_state(gradient=False))
+
+
+@pytest.mark.parametrize("backend", ["naive", "chunked"])
+@pytest.mark.parametrize("wrong", [
+    {"lengths_B": torch.full((B,), 6)}, {"lengths_B": torch.full((B,), -1)}, {"chunk": 0},
+    {"context_B": torch.full((B,), 6), "causal": False}, {"lengths_B": torch.full((B,), 6), "closed": 2}],
+    ids=lambda wrong: next(iter(wrong)))
+def test_settings_out_of_range(backend, wrong):
+    q = draw(B, 5, H, K, gradient=False)
+    with pytest.raises(LayoutError, match=next(iter(wrong))):
+        orthogonal_memory(q, q, orthonormal(gradient=False), backend=backend, **wrong)
+
+
+def test_a_context_cannot_be_longer_than_its_tokens():
+    with pytest.raises(LayoutError, match="lengths_B"):
+        compress(draw(B, 5, H, K, gradient=False), orthonormal(gradient=False), lengths_B=torch.full((B,), 6))
+
+
+def test_a_step_refuses_what_does_not_fit():
+    q, basis = draw(B, H, K, gradient=False), orthonormal(gradient=False)
+    state = empty_state(B, H, R, torch.float64)
+    for arguments in ((q, q, basis, empty_state(1, H, R, torch.float64)), (q, q, basis, empty_state(B, H, R, torch.float32)),
+                      (q, q, basis, empty_state(B, H, R + 1, torch.float64)), (q, q[:1], basis, state),
+                      (q, q, basis[:1], state), (q[:, None], q[:, None], basis, state),
+                      (q, q, basis, MemoryState(state.sum_BHR, state.count_B.double())),
+                      (q, q, basis, MemoryState(state.sum_BHR, state.count_B[:1]))):
+        with pytest.raises(LayoutError):
+            memory_step(*arguments)
+
+
+@pytest.mark.parametrize("backend", ["naive", "chunked"])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("shared", [True, False])
+def test_no_rows(causal, shared, backend):
+    none = torch.zeros(0, 4, H, K, dtype=torch.float64)
+    y, state = orthogonal_memory(none, none, orthonormal(gradient=False), causal=causal, shared=shared, backend=backend,
+                                 return_state=True)
+    assert y.shape == none.shape and state.sum_BHR.shape == (0, 1 if shared else H, R) and state.count_B.shape == (0,)

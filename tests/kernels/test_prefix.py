@@ -108,3 +108,26 @@ def test_refusals():
         prefix(*leaves, prefixes(4)[:2])
     with pytest.raises(LayoutError, match="encoder keys"):
         prefix(*leaves[:4], leaves[4][:, :2], prefixes(4))
+
+
+@pytest.mark.parametrize("backend", ["naive", "chunked"])
+def test_settings_out_of_range(backend):
+    leaves = row(5, 4, gradient=False)
+    for wrong in ({"lengths_B": torch.tensor([6, 1, 1, 1])}, {"chunk": 0}, {"prefix_B": torch.tensor([5, 0, 0, 0])},
+                  {"prefix_B": torch.tensor([-1, 0, 0, 0])}):
+        with pytest.raises(LayoutError, match=next(iter(wrong))):
+            prefix(*leaves, **{"prefix_B": prefixes(4), "backend": backend, **wrong})
+
+
+def test_a_row_without_tokens_still_reads_its_prefix():
+    leaves, start = row(0, 4), TaylorState(draw(B, H, 21, V), draw(B, H, 21))
+    results = []
+    for backend in ("naive", "chunked"):
+        def call(backend=backend):
+            y, state = prefix(*leaves, prefixes(4), state=start, backend=backend, return_state=True)
+            assert y.shape == (B, 0, H, V)
+            return state
+
+        weights = [draw(B, H, 21, V, seed=5, gradient=False), draw(B, H, 21, seed=6, gradient=False)]
+        results.append(with_gradients(call, (*leaves[3:], *start), weights))
+    assert error(results[1], results[0]) <= 1e-12

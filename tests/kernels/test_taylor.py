@@ -196,3 +196,39 @@ def test_groups_cover_every_row_and_head_once(monkeypatch, most):
     got = with_gradients(lambda: [taylor(*leaves, chunk=16)], leaves, weights)
     monkeypatch.undo()
     assert error(got, with_gradients(lambda: [taylor(*leaves, chunk=16)], leaves, weights)) <= 1e-14
+
+
+@pytest.mark.parametrize("backend", ["naive", "chunked"])
+@pytest.mark.parametrize("wrong", [
+    {"lengths_B": torch.tensor([4, 1])}, {"lengths_B": torch.tensor([3, -1])}, {"chunk": 0}, {"chunk": -64},
+    {"decay_H": torch.tensor([0.0, 1.0, 0.5])}, {"decay_H": torch.tensor([0.5, 1.1, 0.5])}, {"scale": -1.0}],
+    ids=lambda wrong: next(iter(wrong)))
+def test_settings_out_of_range(backend, wrong):
+    with pytest.raises(LayoutError, match=next(iter(wrong))):
+        taylor(*row(3, gradient=False), backend=backend, **wrong)
+
+
+def test_a_step_refuses_what_does_not_fit():
+    q, k, v = (x[:, 0] for x in row(1, torch.float32, gradient=False))
+    state = empty_state(B, H, K, V, torch.float32)
+    wrong = [
+        ((q, k, v), empty_state(1, H, K, V, torch.float32)), ((q, k, v), empty_state(B, H, K, V + 1, torch.float32)),
+        ((q, k, v), TaylorState(state.kv_BHFV, state.z_BHF[:, :, 1:])), ((q, k, v), empty_state(B, H, K, V, torch.float64)),
+        ((q, k[:1], v), state), ((q, k, v[:, :1]), state), ((q[:, None], k[:, None], v[:, None]), state),
+        ((q, k.double(), v), state)]
+    for tokens, given in wrong:
+        with pytest.raises(LayoutError):
+            taylor_step(*tokens, given)
+    for settings in ({"scale": -1.0}, {"decay_H": torch.ones(1)}, {"decay_H": torch.zeros(H)}):
+        with pytest.raises(LayoutError, match=next(iter(settings))):
+            taylor_step(q, k, v, state, **settings)
+
+
+def test_a_step_from_a_state_that_rows_share():
+    """One state expanded over rows is one storage: advanced in place, rows would write over each other."""
+    q, k, v = (draw(3, 1, width, seed=seed, gradient=False) for seed, width in enumerate((K, K, V)))
+    shared = TaylorState(*(x.expand(3, *x.shape[1:]) for x in empty_state(1, 1, K, V, torch.float64)))
+    expected = taylor_step(q, k, v, TaylorState(*(x.clone() for x in shared)))
+    with torch.no_grad():
+        y, state = taylor_step(q, k, v, shared)
+    assert error([y, *state], [expected[0], *expected[1]]) <= 1e-12 and not shared.kv_BHFV.any()

@@ -219,3 +219,26 @@ def test_refusals():
             window(*leaves, window=3, table=table)
     assert window(*(x[:, :0] for x in leaves), window=3).shape == (B, 0, H, V)
     assert query_block(17) == 48
+
+
+@pytest.mark.parametrize("backend", ["naive", "chunked"])
+def test_lengths_out_of_range(backend):
+    for lengths in ([6, 1, 0], [5, -1, 0]):
+        with pytest.raises(LayoutError, match="lengths_B"):
+            window(*row(5, gradient=False), window=3, reach="both", lengths_B=torch.tensor(lengths), backend=backend)
+
+
+def test_what_is_older_than_a_past_is_never_read():
+    """Not even through a weight of 0, which makes NaN of NaN; its type follows the row's."""
+    (q, k, v), (_, past_k, past_v) = row(6), row(3, gradient=False)
+    past_B, found = torch.tensor([1, 3, 0]), []
+    for filling in (0.0, torch.nan):
+        old = (torch.arange(3) < 3 - past_B[:, None])[..., None, None]
+        past = [x.masked_fill(old, filling).requires_grad_() for x in (past_k, past_v)]
+        y = window(q, k, v, window=4, past_k=past[0], past_v=past[1], past_B=past_B)
+        found.append([y, *torch.autograd.grad(y.square().sum(), (q, k, v, *past))])
+        with torch.no_grad():
+            found[-1].append(window(q, k, v, window=4, past_k=past[0], past_v=past[1], past_B=past_B))
+    assert error(found[1], found[0]) == 0
+    wide = window(*(x.float() for x in (q, k, v)), window=4, past_k=past_k, past_v=past_v, past_B=past_B)
+    assert wide.dtype == torch.float32
