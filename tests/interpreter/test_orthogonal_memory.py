@@ -123,3 +123,16 @@ def test_refusals():
         orthogonal_memory(q.double(), q.double(), basis.double(), backend="triton")
     with pytest.raises(UnsupportedUse, match="wider than 128"):
         orthogonal_memory(q, q, torch.zeros(2, 130, 16), backend="triton")
+
+
+def test_what_is_older_than_a_past_is_never_read():
+    q, k, v, past_k, past_v = (draw(2, length, 1, 16, dtype=torch.float32, seed=seed, gradient=False)
+                               for seed, length in enumerate((20, 20, 20, 4, 4)))
+    basis, past_B, found = orthonormal(1, 16, 16, torch.float32), torch.tensor([1, 4]), []
+    for filling in (0.0, torch.nan):
+        old = (torch.arange(4) < 4 - past_B[:, None])[..., None, None]
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        y = lavo(*leaves, basis, window=5, dissection="none", past_k=past_k.masked_fill(old, filling),
+                 past_v=past_v.masked_fill(old, filling), past_B=past_B, backend="triton")
+        found.append([y, *torch.autograd.grad(y.square().sum(), (*leaves, basis))])
+    assert all(torch.equal(a, b) for a, b in zip(*found))

@@ -84,3 +84,18 @@ def test_refusals():
     q, k, v, k_enc, v_enc = (x.detach() for x in row(1, 5, 4, 1, 16, 16))
     with pytest.raises(UnsupportedUse, match="one for all inputs"):
         prefix(q, k, v, k_enc.bfloat16(), v_enc, torch.tensor([4]), backend="triton")
+
+
+def test_a_row_without_tokens_still_reads_its_prefix():
+    leaves = [x.detach() for x in row(1, 0, 4, 1, 16, 16)]
+    found = [prefix(*leaves, torch.tensor([3]), backend=backend, return_state=True)[1] for backend in ("naive", "triton")]
+    assert max(errors(found[1], found[0])) <= TOLERANCE and found[0].z_BHF.any()
+
+
+def test_the_default_type_does_not_matter():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert max(both(70, 20, [9], 16, 16, chunk=64)) <= TOLERANCE
+    finally:
+        torch.set_default_dtype(before)

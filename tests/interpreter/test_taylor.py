@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from kernels.errors import UnsupportedUse
+from kernels.errors import LayoutError, UnsupportedUse
 from kernels.taylor import TaylorState, empty_state, expanded_width, feature_map, taylor, taylor_step
-from kernels.taylor.triton import readable
-from kernels.taylor.triton_blocks import from_blocks, row_count, to_blocks
+from kernels.taylor.triton import attend, readable
+from kernels.taylor.triton_blocks import from_blocks, row_count, tables, to_blocks
 from kernels.taylor.triton_config import sequence_parts
 from kernels.taylor.triton_limits import why_not
 from tests.interpreter.agreement import TOLERANCE, cut, draw, errors, poisoned, results, some_state
@@ -202,3 +202,46 @@ def test_nothing_to_read():
     assert y.shape == (2, 0, 1, 16) and not state.z_BHF.any()
     y, state = taylor(*(x.detach() for x in row(0, 3, 1, 16, 16)), backend="triton", return_state=True)
     assert y.shape == (0, 3, 1, 16) and isinstance(state, TaylorState) and state.kv_BHFV.shape == (0, 1, 153, 16)
+
+
+def test_counts_beyond_the_row_are_refused_or_cut():
+    q, k, v = (x.detach() for x in row(1, 5, 1, 16, 16))
+    with pytest.raises(LayoutError, match="lengths_B"):
+        taylor(q, k, v, lengths_B=torch.tensor([6]), backend="triton")
+    wide = [torch.cat((x, torch.full_like(x, torch.nan)), 1) for x in (q, k, v)]  # what lies behind the row in memory
+    settings = {"state": None, "scale": 0.25, "eps": 1e-12, "chunk": None, "return_state": True}
+    y, state = attend(*(x[:, :5] for x in wide), lengths_B=torch.tensor([9]), **settings)
+    expected, last = attend(q, k, v, lengths_B=torch.tensor([5]), **settings)
+    assert max(errors([y, *state], [expected, *last])) == 0
+    _, none = attend(q, k, v, lengths_B=torch.tensor([-3]), **settings)
+    assert not none.kv_BHFV.any()
+
+
+def test_a_step_from_a_state_of_other_rows_or_another_type():
+    q, k, v = (x.detach()[:, 0] for x in row(2, 1, 3, 16, 16))
+    for wrong in (empty_state(1, 3, 16, 16, torch.float32), empty_state(2, 3, 16, 16, torch.float64)):
+        with torch.no_grad(), pytest.raises(LayoutError, match="state"):
+            taylor_step(q, k, v, wrong, backend="triton")
+
+
+def test_a_scale_of_zero():
+    """Every weight is 1. Sums here are divided by the scale, so that a state cannot be made."""
+    leaves = [x.detach() for x in row(1, 5, 1, 16, 16)]
+    with pytest.raises(UnsupportedUse, match="no inverse"):
+        taylor(*leaves, scale=0.0, backend="triton")
+
+
+def test_the_default_type_does_not_matter():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    tables.cache_clear()
+    try:
+        assert max(both(70, 16, 16, chunk=64, state=True)) <= TOLERANCE
+        leaves = [x.detach() for x in row(1, 70, 1, 16, 16)]
+        _, state = taylor(*leaves, backend="triton", return_state=True)
+        with torch.no_grad():
+            y, after = taylor_step(*(x[:, 0] for x in leaves), state, backend="triton")
+    finally:
+        torch.set_default_dtype(before)
+        tables.cache_clear()
+    assert {x.dtype for x in (*state, y, *after)} == {torch.float32}

@@ -5,6 +5,7 @@ import torch
 
 from kernels.errors import UnsupportedUse
 from kernels.window import window
+from kernels.window.triton import window_triton
 from tests.kernels.agreement import draw, error, with_gradients
 
 K, V = 20, 7
@@ -106,3 +107,22 @@ def test_refusals():
     q = draw(1, 4, 1, 130, gradient=False, dtype=torch.float32)
     with pytest.raises(UnsupportedUse, match="wider than 128"):
         window(q, q, q, window=2, backend="triton")
+
+
+def test_what_is_older_than_a_past_is_never_read():
+    q, k, v, past_k, past_v = (torch.randn(2, length, 1, 16) for length in (5, 5, 5, 3, 3))
+    past_B, found = torch.tensor([1, 0]), []
+    for filling in (0.0, torch.nan):
+        old = (torch.arange(3) < 3 - past_B[:, None])[..., None, None]
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        y = window(*leaves, window=4, past_k=past_k.masked_fill(old, filling), past_v=past_v.masked_fill(old, filling),
+                   past_B=past_B, backend="triton")
+        found.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
+    assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+def test_lengths_beyond_the_row_are_cut():
+    """Where nobody reads them, on a GPU."""
+    leaves = [torch.randn(1, 5, 1, 16) for _ in range(3)]
+    settings = {"window": 3, "reach": "both", "scale": 0.25}
+    assert torch.equal(window_triton(*leaves, lengths_B=torch.tensor([9]), **settings), window_triton(*leaves, **settings))
