@@ -28,7 +28,8 @@ def taylor(
     """Attention over rows whose real tokens come first.
 
     Args:
-        q_BLHK, k_BLHK, v_BLHV: float32, float64, bfloat16 or (Triton) float16; pads hold finite values.
+        q_BLHK, k_BLHK, v_BLHV: float32, float64, bfloat16 or (Triton) float16; pads hold finite values. Float32 sums lose
+            their digits where q meets all keys at right angles and scale·|q||k| passes 1e3 (README.md, limit).
         state: sums to start from; consumed (may be overwritten when gradients are off). None: zeros.
         lengths_B: real tokens of each row; the rest never enters the state. Outputs there mean nothing.
         scale: of q·k; default K^-1/2 (JRT's `scale_dim` D gives D^-1/2).

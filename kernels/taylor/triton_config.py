@@ -35,6 +35,7 @@ def config(capability: int | str, wide: bool, single: bool) -> dict[str, Launch]
 BY_GPU = {
     (80, False): {"state_scan": Launch(C=32)},
     (80, True): {"state_scan": Launch(C=32, num_warps=8), "key_gradient": Launch(C=32, num_warps=8, unroll=False)},
+    (90, True): {"key_gradient": Launch(num_warps=8, unroll=False)},
     (100, True): {"state_scan": Launch()},
 }
 _LOOP = Launch(C=32, num_stages=1, unroll=False)

@@ -43,16 +43,21 @@ def output_gradient(
 
 
 @triton.jit
+def in_every_block(x, ROWS: tl.constexpr, KP: tl.constexpr):
+    """(ROWS, 8) -> (ROWS, KP): column d is x[d % 8]."""
+    return tl.reshape(tl.broadcast_to(x[:, None, :], [ROWS, KP // 8, 8]), [ROWS, KP])
+
+
+@triton.jit
 def through_group(t, left, right, into, a, other, ROWS: tl.constexpr, KP: tl.constexpr, FD: tl.constexpr,
                   ROUND: tl.constexpr, PRECISION: tl.constexpr):
     """into (ROWS, KP) + gradient of x from t (ROWS, 64), that of the group x_a (outer) x_other."""
-    d, f, i8 = tl.arange(0, KP), tl.arange(0, 64), tl.arange(0, 8)
+    d, f = tl.arange(0, KP), tl.arange(0, 64)
     if PRECISION != "ieee":
         square = tl.reshape(t, [ROWS, 8, 8])
-        columns = (d[None, :] == (a * 8 + i8)[:, None]).to(tl.float32)
-        into += tl.sum(tl.sum(square * right[:, None, :], 2)[:, :, None] * columns[None, :, :], 1)
-        columns = ((d[None, :] == (other * 8 + i8)[:, None]) & (other > a)).to(tl.float32)
-        return into + tl.sum(tl.sum(square * left[:, :, None], 1)[:, :, None] * columns[None, :, :], 1)
+        into += tl.where((d // 8 == a)[None, :], in_every_block(tl.sum(square * right[:, None, :], 2), ROWS, KP), 0.0)
+        half = in_every_block(tl.sum(square * left[:, :, None], 1), ROWS, KP)
+        return into + tl.where(((d // 8 == other) & (other > a))[None, :], half, 0.0)
     columns = (d[None, :] == (a * 8 + f // 8)[:, None]).to(FD)
     half = operand(t * repeated_inner(right, ROWS).to(tl.float32), FD, ROUND)
     into = tl.dot(half, columns, into, input_precision=PRECISION)
