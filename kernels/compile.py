@@ -172,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
             + ("   <- " + ", ".join(wrong) if wrong else "") + "\n")
         sys.stdout.flush()
     if options.json:
-        options.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text("[\n" + ",\n".join(map(json.dumps, table)) + "\n]\n", encoding="utf-8")
     return 1 if bad else 0
 
 

@@ -35,8 +35,8 @@ REPEATS = 10
 BATCH, HEADS, K, V, R, W = 16, 16, 16, 64, 64, 64  # JRT Table 5's shape; LAVO's memory and window
 LENGTHS = (2048, 8192, 16384, 32768)
 LONGEST_TRAINED = 8192
-TOY = {"lengths": (1, 70), "heads": 1, "race": 65, "repeats": 1}
-REAL = {"lengths": (1, 63, 200, 1025, 4096), "heads": 4, "race": 8192, "repeats": REPEATS}
+TOY = {"lengths": (2, 70), "heads": 1, "race": 65, "repeats": 1}
+REAL = {"lengths": (2, 63, 200, 1025, 4096), "heads": 4, "race": 8192, "repeats": REPEATS}
 
 Tensors = dict[str, torch.Tensor]
 
@@ -89,7 +89,7 @@ def draw(case: Case, B: int, L: int, H: int, dtype: torch.dtype, device: str, se
     tensors = {}
     for name, letters in case.inputs:
         value = torch.randn([sizes[letter] for letter in letters], generator=generator)
-        value = torch.linalg.qr(value).Q if name == "basis" else value
+        value = torch.linalg.qr(value.mT).Q.mT if name == "basis" else value
         tensors[name] = value.to(device, torch.float32 if name in ("basis", "table") else dtype)
     return tensors
 
@@ -107,7 +107,10 @@ def run(case: Case, tensors: Tensors, lengths_B: torch.Tensor, backend: str) -> 
 
 
 def distance(got: list[torch.Tensor], truth: list[torch.Tensor]) -> float:
-    """Greatest relative Frobenius distance over the tensors; infinite if anything is not finite."""
+    """Greatest relative Frobenius distance over the tensors; infinite if anything is not finite.
+
+    Rows of one token are left to other tests: a softmax over one key has no gradient, and nothing to be relative to.
+    """
     worst = 0.0
     for a, b in zip(got, truth):
         a = a.double().cpu()
@@ -173,15 +176,15 @@ def times(case: Case, L: int, device: str, rate: float) -> dict[str, Any]:
     return row
 
 
-def step_error(device: str, dtype: torch.dtype) -> float:
-    """Distance of the one-token kernel from the torch step in float64, twenty tokens on."""
+def step_error(device: str, dtype: torch.dtype, steps: int = 20) -> float:
+    """Distance of the one-token kernel from the torch step in float64, some tokens on."""
     with torch.no_grad():
-        tensors = draw(CASES[0], 3, 30, 4, dtype, device, seed=5)
+        tensors = draw(CASES[0], 3, 10 + steps, 4, dtype, device, seed=5)
         start, rest = ({name: value[:, part] for name, value in tensors.items()} for part in (slice(10), slice(10, None)))
         _, state = taylor(**{f"{n}_BLH{'V' if n == 'v' else 'K'}": x for n, x in start.items()}, backend="triton", return_state=True)
         _, truth = taylor(*(x.double().cpu() for x in start.values()), return_state=True)
         got, right = [], []
-        for t in range(20):
+        for t in range(steps):
             y, state = taylor_step(*(x[:, t] for x in rest.values()), state, backend="triton")
             z, truth = taylor_step(*(x[:, t].double().cpu() for x in rest.values()), truth)
             got.append(y)
@@ -215,7 +218,7 @@ def check(device: str) -> dict[str, Any]:
             row = {"op": case.name, "dtype": str(dtype).removeprefix("torch."), "errors": found,
                    "tolerance": TOLERANCE[dtype], "same_bits": same_bits(case, dtype, device, sizes)}
             if case.name == "taylor":
-                found["step"] = step_error(device, dtype)
+                found["step"] = step_error(device, dtype, 20 if device == "cuda" else 2)
             row["right"] = max(found.values()) <= TOLERANCE[dtype] and row["same_bits"]
             green = green and row["right"]
             result["checks"].append(row)
