@@ -41,7 +41,7 @@ def config(target: int | str, single: bool, wide: bool) -> dict[str, dict[str, i
     warps = 8 if wide else 4
     if single:
         sizes = {"BQ": 32, "BK": 32, "num_warps": 8, "num_stages": 1}
-        return {"forward": {**sizes, "num_warps": warps}, "query": sizes, "key": sizes, "table": {**sizes, "num_warps": warps}}
+        return {"forward": sizes, "query": sizes, "key": sizes, "table": {**sizes, "num_warps": warps}}
     sizes = {"BQ": 64, "BK": 64, "num_warps": warps, "num_stages": 1}
     return {
         "forward": {**sizes, "num_stages": 2},
