@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.checks import check_counts, check_shape
+from kernels.checks import check_counts
 from kernels.errors import LayoutError
 from kernels.orthogonal_memory.read import read
 from kernels.taylor.features import accumulator_dtype, first_tokens, without_autocast
@@ -88,6 +88,9 @@ def check_step(q: torch.Tensor, x: torch.Tensor, basis: torch.Tensor, state: Mem
     if q.dim() != 3 or q.shape != x.shape:
         raise LayoutError(f"expected q and x (B, H, K); got q {tuple(q.shape)}, x {tuple(x.shape)}")
     B, H, K = q.shape
-    check_shape("basis", basis, (H, None, K))
-    check_shape("state.sum_BHR", state.sum_BHR, (B, 1 if shared else H, basis.shape[1]), accumulator_dtype(x.dtype))
+    if basis.dim() != 3 or (basis.shape[0], basis.shape[2]) != (H, K):
+        raise LayoutError(f"basis: got {tuple(basis.shape)}, expected ({H}, R, {K})")
+    shape, kept = (B, 1 if shared else H, basis.shape[1]), accumulator_dtype(x.dtype)
+    if state.sum_BHR.shape != shape or state.sum_BHR.dtype != kept:
+        raise LayoutError(f"state.sum_BHR: got {state.sum_BHR.dtype} {tuple(state.sum_BHR.shape)}, expected {kept} {shape}")
     check_counts("state.count_B", state.count_B, B)
