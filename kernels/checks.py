@@ -36,6 +36,31 @@ def check_chunk(name: str, chunk: int | None) -> None:
         raise LayoutError(f"{name}: chunk is {chunk}, expected at least 1 token a step, or None for the measured choice")
 
 
+def sizes(name: str, tensor: torch.Tensor, axes: str) -> torch.Size:
+    """The shape of a tensor with one axis a letter of `axes`."""
+    if tensor.dim() != len(axes):
+        raise LayoutError(f"{name}: got {tuple(tensor.shape)}, expected ({', '.join(axes)})")
+    return tensor.shape
+
+
+def check_step(
+    operation: str, inputs: tuple[tuple[str, torch.Tensor | None, tuple[int, ...]], ...],
+    state: tuple[tuple[str, torch.Tensor, tuple[int, ...]], ...], dtype: torch.dtype,
+) -> None:
+    """One token and the state it meets: exact shapes, and sums in `dtype`. A step has time for comparisons alone."""
+    for name, tensor, shape in inputs:
+        if tensor is not None and tensor.shape != shape:
+            raise LayoutError(f"{operation}: {name}: got {tuple(tensor.shape)}, expected {shape}")
+    for name, tensor, shape in state:
+        if tensor.shape != shape or tensor.dtype != dtype:
+            raise LayoutError(f"{operation}: {name}: got {tensor.dtype} {tuple(tensor.shape)}, expected {dtype} {shape}")
+
+
+def writable(state: torch.Tensor) -> torch.Tensor:
+    """A state to write to: a copy where its entries share memory, as those of an expanded tensor do."""
+    return state.clone(memory_format=torch.contiguous_format) if 0 in state.stride() else state
+
+
 def check_shape(
     name: str, tensor: torch.Tensor | None, shape: tuple[int | None, ...], dtype: torch.dtype | None = None,
 ) -> None:

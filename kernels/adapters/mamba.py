@@ -18,14 +18,19 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDTHS = (2, 3, 4)
 
 
-def selective_reason(x_BLD: torch.Tensor, A_DN: torch.Tensor, state: torch.Tensor | None) -> str | None:
+def selective_reason(
+    x_BLD: torch.Tensor, delta_BLD: torch.Tensor, A_DN: torch.Tensor, input_BLN: torch.Tensor, output_BLN: torch.Tensor,
+    state: torch.Tensor | None,
+) -> str | None:
     """Why mamba_ssm cannot take these inputs of `selective_scan`, None if it can."""
     if state is not None:
         return "its scan has no initial state"
-    if A_DN.shape[1] > MOST_STATES:
-        return f"its scan takes at most {MOST_STATES} states a channel, got {A_DN.shape[1]}"
-    if x_BLD.dtype not in TYPES or A_DN.dtype == torch.float64:
-        return "its scan computes in float32, the inputs are float64"
+    if not 1 <= A_DN.shape[1] <= MOST_STATES:
+        return f"its scan takes 1 to {MOST_STATES} states a channel, got {A_DN.shape[1]}"
+    given = {"x": x_BLD, "delta": delta_BLD, "A": A_DN, "input": input_BLN, "output": output_BLN}
+    other = [f"{name} is {x.dtype}" for name, x in given.items() if x.dtype not in TYPES]
+    if other:
+        return f"its scan takes float32, bfloat16 and float16; {', '.join(other)}"
     return None
 
 

@@ -12,6 +12,7 @@ from kernels.backends import choose_backend
 from kernels.bounded_memory.chunked import memory_chunked
 from kernels.bounded_memory.naive import memory_naive
 from kernels.bounded_memory.state import SlotState, bounded_step, empty_state
+from kernels.checks import check_chunk, check_counts
 from kernels.errors import LayoutError
 from kernels.taylor import check_inputs
 from kernels.taylor.features import accumulator_dtype, without_autocast
@@ -38,11 +39,12 @@ def bounded_memory(
     Returns:
         y_BLHV in v's dtype, or (y_BLHV, SlotState) with `return_state`; outputs at pads mean nothing and are finite.
     Raises:
-        LayoutError: shapes that do not belong together. UnsupportedUse: an unknown backend.
+        LayoutError: shapes that do not belong together, counts beyond the row, a chunk below 1. UnsupportedUse: an unknown backend.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
     B, L, H, K = q_BLHK.shape
     check_rows(q_BLHK, logits_BLHR, value_logits_BLHR, lengths_B)
+    check_chunk("bounded_memory", chunk)
     logits = [logits_BLHR] if value_logits_BLHR is None else [logits_BLHR, value_logits_BLHR]
     S, R = len(logits), logits_BLHR.shape[3]
     check_state(state, (B, H, R, K), v_BLHV.shape[-1], S, accumulator_dtype(q_BLHK.dtype))
@@ -65,8 +67,7 @@ def check_rows(q: torch.Tensor, logits: torch.Tensor, value_logits: torch.Tensor
         raise LayoutError(f"logits: got {tuple(logits.shape)}, expected (B, L, H, R) with B, L, H = {rows}")
     if value_logits is not None and value_logits.shape != logits.shape:
         raise LayoutError(f"value_logits: got {tuple(value_logits.shape)}, expected the logits' {tuple(logits.shape)}")
-    if lengths_B is not None and lengths_B.shape != q.shape[:1]:
-        raise LayoutError(f"lengths: got {tuple(lengths_B.shape)}, expected {(q.shape[0],)}")
+    check_counts("lengths_B", lengths_B, len(q), most=q.shape[1])
 
 
 def check_state(state: SlotState | None, keys: tuple[int, ...], V: int, S: int, dtype: torch.dtype) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.checks import check_step, sizes
 from kernels.taylor.features import accumulator_dtype, without_autocast
 
 
@@ -48,8 +49,17 @@ def bounded_step(
     q_BHK: torch.Tensor, k_BHK: torch.Tensor, v_BHV: torch.Tensor, logits_BHR: torch.Tensor, state: SlotState, *,
     value_logits_BHR: torch.Tensor | None = None, scale: float | None = None,
 ) -> tuple[torch.Tensor, SlotState]:
-    """One token: it enters the slots, then its query reads them. 4·R·(K+V) FLOPs a head, whatever the length so far."""
-    K = q_BHK.shape[-1]
+    """One token: it enters the slots, then its query reads them. 4·R·(K+V) FLOPs a head, whatever the length so far.
+
+    LayoutError: a token or state that does not fit; a state of two streams wants `value_logits_BHR`.
+    """
+    (B, H, K), R, V = sizes("q_BHK", q_BHK, "BHK"), logits_BHR.shape[-1], v_BHV.shape[-1]
+    streams = (B, H, 1 if value_logits_BHR is None else 2, R)
+    check_step("bounded_step", (
+        ("k_BHK", k_BHK, (B, H, K)), ("v_BHV", v_BHV, (B, H, V)), ("logits_BHR", logits_BHR, (B, H, R)),
+        ("value_logits_BHR", value_logits_BHR, (B, H, R))), (
+        ("keys_BHRK", state.keys_BHRK, (B, H, R, K)), ("values_BHRV", state.values_BHRV, (B, H, R, V)),
+        ("total_BHSR", state.total_BHSR, streams), ("peak_BHSR", state.peak_BHSR, streams)), accumulator_dtype(q_BHK.dtype))
     with without_autocast(q_BHK.device):
         keys, values, total, peak = state
         q, k, v = (t.to(keys.dtype) for t in (q_BHK, k_BHK, v_BHV))

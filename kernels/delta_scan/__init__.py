@@ -9,7 +9,7 @@ import torch
 
 from kernels.adapters import fla
 from kernels.backends import choose_backend
-from kernels.checks import check_counts
+from kernels.checks import check_chunk, check_counts
 from kernels.delta_scan.chunked import delta_chunked
 from kernels.delta_scan.naive import delta_naive
 from kernels.delta_scan.step import delta_step
@@ -44,14 +44,15 @@ def delta_scan(
     Returns:
         y_BLHV in v's dtype, or (y_BLHV, state) with `return_state`.
     Raises:
-        LayoutError: shapes that do not belong together. UnsupportedUse: a backend that cannot run.
+        LayoutError: shapes that do not belong together, counts beyond the row, a chunk below 1. UnsupportedUse: a backend that cannot run.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
     for name, x in (("beta_BLH", beta_BLH), ("log_decay_BLH", log_decay_BLH)):
         if x is not None and x.shape != k_BLHK.shape[:3]:
             raise LayoutError(f"{name}: got {tuple(x.shape)}, expected (B, L, H) = {tuple(k_BLHK.shape[:3])}")
     check_state(state, k_BLHK, v_BLHV)
-    check_counts("lengths_B", lengths_B, len(q_BLHK))
+    check_counts("lengths_B", lengths_B, len(q_BLHK), most=q_BLHK.shape[1])
+    check_chunk("delta_scan", chunk)
     backend = choose_backend("delta_scan", backend, q_BLHK.device, fast={
         "fla": fla.delta_reason(q_BLHK, k_BLHK, v_BLHV, log_decay_BLH)})
     B, L, H, K = q_BLHK.shape

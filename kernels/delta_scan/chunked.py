@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.checks import writable
 from kernels.delta_scan.scan import DeltaScan, scan
 from kernels.gated_scan.decay import power_of_two
 from kernels.taylor.chunked import differentiable
@@ -22,8 +23,8 @@ def delta_chunked(
     if log_decay_BLH is None:  # a decay of 1 multiplies exactly
         log_decay_BLH = torch.zeros_like(beta_BLH, requires_grad=False)
     needs = differentiable(q_BLHK, k_BLHK, v_BLHV, beta_BLH, log_decay_BLH, state)
-    if state is not None and torch.is_grad_enabled() and not needs:
-        state = state.clone()  # the loop overwrites it, which callers expect with gradients off alone
+    if state is not None and not needs:  # the loop overwrites it, which callers expect with gradients off alone
+        state = state.clone() if torch.is_grad_enabled() else writable(state)
     y_BLHV, after = (DeltaScan.apply if needs else scan)(
         q_BLHK, k_BLHK, v_BLHV, beta_BLH.unsqueeze(-1), log_decay_BLH.unsqueeze(-1),
         None if state is None else state.flatten(0, 1), keep_BL, scale, power_of_two(min(chunk or CHUNK, L)),

@@ -9,7 +9,7 @@ import torch
 
 from kernels.adapters import fla
 from kernels.backends import choose_backend
-from kernels.checks import check_counts
+from kernels.checks import check_chunk, check_counts
 from kernels.errors import LayoutError
 from kernels.gated_scan.chunked import gated_chunked
 from kernels.gated_scan.naive import gated_naive
@@ -41,7 +41,7 @@ def gated_scan(
     Returns:
         y_BLHV in v's dtype, or (y_BLHV, state) with `return_state`.
     Raises:
-        LayoutError: shapes that do not belong together. UnsupportedUse: a backend that cannot run.
+        LayoutError: shapes that do not belong together, counts beyond the row, a chunk below 1. UnsupportedUse: a backend that cannot run.
     """
     check_inputs(q_BLHK, k_BLHK, v_BLHV)
     if log_decay.shape not in (k_BLHK.shape, k_BLHK.shape[:3]):
@@ -49,7 +49,8 @@ def gated_scan(
             f"log_decay: got {tuple(log_decay.shape)}, expected {tuple(k_BLHK.shape)} (a channel) or "
             f"{tuple(k_BLHK.shape[:3])} (a head)")
     check_state(state, k_BLHK, v_BLHV)
-    check_counts("lengths_B", lengths_B, len(q_BLHK))
+    check_counts("lengths_B", lengths_B, len(q_BLHK), most=q_BLHK.shape[1])
+    check_chunk("gated_scan", chunk)
     backend = choose_backend("gated_scan", backend, q_BLHK.device, fast={"fla": fla.gated_reason(q_BLHK, k_BLHK, v_BLHV)})
     B, L, H, K = q_BLHK.shape
     scale = K**-0.5 if scale is None else scale

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.checks import writable
 from kernels.gated_scan.decay import power_of_two
 from kernels.gated_scan.scan import GatedScan, scan
 from kernels.taylor.chunked import differentiable
@@ -21,8 +22,8 @@ def gated_chunked(
     keep_BL = first_tokens(lengths_B, L) if return_state else None
     log_decay = log_decay if log_decay.dim() == 4 else log_decay.unsqueeze(-1)
     form = GatedScan.apply if differentiable(q_BLHK, k_BLHK, v_BLHV, log_decay, state) else scan
-    if state is not None and torch.is_grad_enabled() and form is scan:
-        state = state.clone()  # the loop overwrites it, which callers expect with gradients off alone
+    if state is not None and form is scan:  # the loop overwrites it, which callers expect with gradients off alone
+        state = state.clone() if torch.is_grad_enabled() else writable(state)
     y_BLHV, after = form(
         q_BLHK, k_BLHK, v_BLHV, log_decay, None if state is None else state.flatten(0, 1), keep_BL, scale,
         power_of_two(min(chunk or CHUNK, L)), return_state)

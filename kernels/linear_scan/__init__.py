@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from kernels.backends import choose_backend
-from kernels.checks import check_counts
+from kernels.checks import check_chunk, check_counts
 from kernels.errors import LayoutError
 from kernels.linear_scan.chunked import linear_scan_chunked
 from kernels.linear_scan.naive import linear_scan_naive
@@ -41,16 +41,17 @@ def linear_scan(
     Returns:
         y_BLHV in v's dtype, or (y_BLHV, ScanState) with `return_state`; outputs at causal pads mean nothing.
     Raises:
-        LayoutError: shapes that do not belong together, or a floor that is not positive. UnsupportedUse: an unknown backend.
+        LayoutError: shapes that do not belong together, counts beyond the row, a floor or chunk that is not positive. UnsupportedUse: an unknown backend.
     """
     check_inputs(q_BLHF, k_BMHF, v_BMHV, causal, lengths_B, state, floor)
+    check_chunk("linear_scan", chunk)
     backend = choose_backend("linear_scan", backend, q_BLHF.device)
-    divisor = Divisor(eps, floor, normalise)
+    divisor, out = Divisor(eps, floor, normalise), v_BMHV.dtype
     if torch.float64 in (q_BLHF.dtype, k_BMHF.dtype, v_BMHV.dtype):
         q_BLHF, k_BMHF, v_BMHV = q_BLHF.double(), k_BMHF.double(), v_BMHV.double()
     (B, L, H, F), V = q_BLHF.shape, v_BMHV.shape[-1]
     if q_BLHF.numel() == k_BMHF.numel() == 0:
-        y = v_BMHV.new_zeros(B, L, H, V)
+        y = v_BMHV.new_zeros(B, L, H, V, dtype=out)
         state = state or empty_state(B, H, F, V, q_BLHF.dtype, q_BLHF.device)
         return (y, state) if return_state else y
     with without_autocast(q_BLHF.device):
@@ -61,6 +62,7 @@ def linear_scan(
             y, state = linear_scan_chunked(
                 q_BLHF, k_BMHF, v_BMHV, causal=causal, lengths_B=lengths_B, state=state, divisor=divisor, chunk=chunk,
                 return_state=return_state)
+    y = y.to(out)
     return (y, state) if return_state else y
 
 
@@ -76,7 +78,7 @@ def check_inputs(q, k, v, causal: bool, lengths_B, state: ScanState | None, floo
             f"linear_scan: a causal row has as many queries as keys; got {q.shape[1]} and {k.shape[1]} (causal=False reads "
             "any number of keys)")
     B, _, H, F = q.shape
-    check_counts("lengths_B", lengths_B, B)
+    check_counts("lengths_B", lengths_B, B, most=k.shape[1])
     if state is not None and (state.kv_BHFV.shape != (B, H, F, v.shape[-1]) or state.z_BHF.shape != (B, H, F)):
         raise LayoutError(
             f"linear_scan: expected sums of shape {(B, H, F, v.shape[-1])} and {(B, H, F)}; got "

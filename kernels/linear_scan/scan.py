@@ -31,12 +31,14 @@ def heads_last(x_GLF: torch.Tensor, B: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def add_keys(sums: torch.Tensor | None, k_GCF: torch.Tensor, v1_GCV1: torch.Tensor, private: bool) -> torch.Tensor:
-    """sums + k^T [v, 1]; into the same tensor if it is private."""
+    """sums + k^T [v, 1]; into the same tensor if it is private.
+
+    A chunk is summed by itself first: one rounding of the long sum a chunk, where baddbmm makes one a token.
+    """
+    new = torch.bmm(k_GCF.transpose(1, 2), v1_GCV1)
     if sums is None:
-        return torch.bmm(k_GCF.transpose(1, 2), v1_GCV1)
-    if private:
-        return sums.baddbmm_(k_GCF.transpose(1, 2), v1_GCV1)
-    return torch.baddbmm(sums, k_GCF.transpose(1, 2), v1_GCV1)
+        return new
+    return sums.add_(new) if private else new.add_(sums)
 
 
 def scan_forward(q, k, v1, sums, chunk, want_sums, saved=None):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.checks import check_step, sizes, writable
 from kernels.taylor.features import accumulator_dtype, without_autocast
 
 
@@ -62,18 +63,23 @@ def linear_step(
 ) -> tuple[torch.Tensor, ScanState]:
     """One token: the state takes k v in, the query reads it. In place when gradients are off.
 
-    Settings as in `linear_scan`. Cost 4·F·(V+1) FLOPs a head, whatever the length so far.
+    Settings as in `linear_scan`. Cost 4·F·(V+1) FLOPs a head, whatever the length so far. LayoutError: a token or sums of
+    another shape, or sums that are not in float32 (float64 if an input is).
     """
-    B, H, F = k_BHF.shape
+    B, H, F = sizes("q_BHF", q_BHF, "BHF")
     V = v_BHV.shape[-1]
+    wide = torch.float64 in (q_BHF.dtype, k_BHF.dtype, v_BHV.dtype)
+    check_step("linear_step", (("k_BHF", k_BHF, (B, H, F)), ("v_BHV", v_BHV, (B, H, V))), (
+        ("kv_BHFV", state.kv_BHFV, (B, H, F, V)), ("z_BHF", state.z_BHF, (B, H, F))),
+        torch.float64 if wide else torch.float32)
     with without_autocast(q_BHF.device):
         kv, z = state.kv_BHFV.reshape(B * H, F, V), state.z_BHF
         q, k, v = (x.to(z.dtype) for x in (q_BHF, k_BHF, v_BHV))
         if torch.is_grad_enabled():
             kv, z = torch.baddbmm(kv, k.reshape(B * H, F, 1), v.reshape(B * H, 1, V)), z + k
         else:
-            kv.baddbmm_(k.reshape(B * H, F, 1), v.reshape(B * H, 1, V))
-            z.add_(k)
+            kv = writable(kv).baddbmm_(k.reshape(B * H, F, 1), v.reshape(B * H, 1, V))
+            z = writable(z).add_(k)
         numerator = torch.bmm(q.reshape(B * H, 1, F), kv).view(B, H, V)
         y = Divisor(eps, floor, normalise).divide(numerator, (q * z).sum(-1, keepdim=True))
     return y.to(v_BHV.dtype), ScanState(kv.view(B, H, F, V), z)

@@ -11,7 +11,7 @@ import torch
 
 from kernels.adapters import mamba
 from kernels.backends import choose_backend
-from kernels.checks import check_counts
+from kernels.checks import check_chunk, check_counts
 from kernels.errors import LayoutError
 from kernels.selective_scan.chunked import selective_scan_chunked
 from kernels.selective_scan.naive import selective_scan_naive
@@ -46,14 +46,15 @@ def selective_scan(
     Returns:
         y_BLD, or (y_BLD, h after each row's last real token) with `return_state`; outputs at pads mean nothing.
     Raises:
-        LayoutError: shapes that do not belong together. UnsupportedUse: a backend that cannot run.
+        LayoutError: shapes that do not belong together, counts beyond the row, a chunk below 1. UnsupportedUse: a backend that cannot run.
     """
     given = (x_BLD, delta_BLD, A_DN, input_BLN, output_BLN)
     dtype = torch.float64 if any(x.dtype == torch.float64 for x in given) else torch.float32
     check_inputs(*given, skip_D, state, dtype)
-    check_counts("lengths_B", lengths_B, len(x_BLD))
+    check_counts("lengths_B", lengths_B, len(x_BLD), most=x_BLD.shape[1])
+    check_chunk("selective_scan", chunk)
     backend = choose_backend(
-        "selective_scan", backend, x_BLD.device, fast={"mamba_ssm": mamba.selective_reason(x_BLD, A_DN, state)})
+        "selective_scan", backend, x_BLD.device, fast={"mamba_ssm": mamba.selective_reason(*given, state)})
     B, L, D = x_BLD.shape
     if x_BLD.numel() == 0:
         state = empty_state(B, D, A_DN.shape[1], dtype, x_BLD.device) if state is None else state

@@ -14,6 +14,7 @@ import torch
 
 from kernels.gradients import once_differentiable
 from kernels.selective_scan.recurrence import accumulate
+from kernels.taylor.chunked import differentiable
 from kernels.taylor.features import autocast_off
 
 BLOCK = {"cpu": 2**19}  # numbers in one temporary: this stays in a CPU's cache (measured, README.md)
@@ -23,14 +24,15 @@ LARGE_BLOCK = 2**24
 def default_chunk(B: int, D: int, N: int, device: torch.device) -> int:
     """Tokens whose (C, B, N, D) temporaries hold a block of numbers."""
     small, large = (8, 64) if device.type in BLOCK else (16, 512)
-    return min(max(BLOCK.get(device.type, LARGE_BLOCK) // (B * D * N), small), large)
+    return min(max(BLOCK.get(device.type, LARGE_BLOCK) // max(B * D * N, 1), small), large)
 
 
 def selective_scan_chunked(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, state, dtype, chunk=None):
     """See `kernels.selective_scan.selective_scan`; pads have delta 0. Returns (y_BLD, last state)."""
     B, _, D = x_BLD.shape
     chunk = chunk or default_chunk(B, D, A_DN.shape[1], x_BLD.device)
-    return SelectiveScan.apply(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, state, dtype, chunk)
+    needs = differentiable(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, state)
+    return SelectiveScan.apply(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, state, dtype, chunk, needs)
 
 
 class Chunk:
@@ -74,14 +76,13 @@ class SelectiveScan(torch.autograd.Function):
     """The scan over a row from an initial state (or None): returns (y_BLD, last state)."""
 
     @staticmethod
-    def forward(ctx, x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, initial, dtype, chunk):
+    def forward(ctx, x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, initial, dtype, chunk, needs):
         B, L, D = x_BLD.shape
         work = Chunk(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, dtype, chunk)
         N = work.A_ND.shape[0]
         h = torch.zeros(B, N, D, dtype=dtype, device=x_BLD.device)
         if initial is not None:
             h.copy_(initial.transpose(1, 2))
-        needs = any(ctx.needs_input_grad)
         y_BLD, before = torch.empty_like(x_BLD, memory_format=torch.contiguous_format), []
         for start in range(0, L, chunk):
             work.load(slice(start, start + chunk))
@@ -93,7 +94,8 @@ class SelectiveScan(torch.autograd.Function):
                 y.addcmul_(work.x, skip_D.to(dtype))
             y_BLD[:, start : start + chunk] = y.transpose(0, 1)
             h.copy_(states[-1])
-        ctx.save_for_backward(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, initial, *before)
+        if needs:
+            ctx.save_for_backward(x_BLD, delta_BLD, A_DN, input_BLN, output_BLN, skip_D, initial, *before)
         ctx.settings = (dtype, chunk)
         ctx.set_materialize_grads(False)
         return y_BLD, h.transpose(1, 2).contiguous()
@@ -113,7 +115,8 @@ class SelectiveScan(torch.autograd.Function):
         dy_BLD = torch.zeros_like(x_BLD) if dy_BLD is None else dy_BLD
         gradient, spare = torch.empty_like(work.decay), torch.empty_like(work.decay)
         # gradient of the state after the chunk
-        carry = torch.zeros_like(before[0]) if d_state is None else d_state.transpose(1, 2).to(dtype).contiguous()
+        carry = torch.zeros_like(before[0]) if d_state is None else d_state.transpose(1, 2).to(
+            dtype, copy=True, memory_format=torch.contiguous_format)  # written below, and the gradient given is not ours
         for index in range(len(before) - 1, -1, -1):
             part = slice(index * chunk, (index + 1) * chunk)
             work.load(part)
@@ -139,4 +142,4 @@ class SelectiveScan(torch.autograd.Function):
                 d_skip += (dy * work.x).sum((0, 1))
             dx[:, part] = dx_.transpose(0, 1)
         return (dx, d_delta, dA_ND.T.to(A_DN.dtype), d_input, d_output, None if d_skip is None else d_skip.to(skip_D.dtype),
-                None if initial is None else carry.transpose(1, 2), None, None)
+                None if initial is None else carry.transpose(1, 2), None, None, None)

@@ -25,7 +25,7 @@ def short_conv(
         past_BPD: the last K-1 inputs of real tokens before slot 0, newest last, zeros before the document.
         position_BL: tokens of the same document before each slot; tap o counts iff position >= o. None: one
             document a row. Not together with `past_BPD`.
-        backend: "auto" | "naive" | "chunked" | "mamba_ssm" (its package causal_conv1d, on a GPU).
+        backend: "auto" | "naive" | "chunked" | "causal_conv1d" (the package of that name, on a GPU).
     Raises:
         LayoutError: shapes that do not belong together. UnsupportedUse: a backend that cannot run.
     """
@@ -41,10 +41,10 @@ def short_conv(
     check_shape("bias_D", bias_D, (D,))
     check_shape("position_BL", position_BL, (B, L))
     backend = choose_backend(
-        "short_conv", backend, x_BLD.device, fast={"mamba_ssm": mamba.conv_reason(x_BLD, weight_DK)})
+        "short_conv", backend, x_BLD.device, fast={"causal_conv1d": mamba.conv_reason(x_BLD, weight_DK)})
     if x_BLD.numel() == 0:
         return torch.zeros_like(x_BLD)
-    form = {"naive": short_conv_naive, "mamba_ssm": mamba.short_conv}.get(backend, short_conv_chunked)
+    form = {"naive": short_conv_naive, "causal_conv1d": mamba.short_conv}.get(backend, short_conv_chunked)
     return form(x_BLD, weight_DK, bias_D=bias_D, past_BPD=past_BPD, position_BL=position_BL)
 
 

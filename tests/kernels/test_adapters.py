@@ -189,8 +189,8 @@ def test_on_a_cpu_the_libraries_are_refused_with_a_remedy_and_never_chosen():
     with pytest.raises(UnsupportedUse, match="gated_scan: backend 'fla' cannot run here: .*Use backend='auto'"):
         gated_scan(q, k, v, log_decay, backend="fla")
     x, taps = torch.zeros(1, 3, 8), torch.zeros(8, 3)
-    with pytest.raises(UnsupportedUse, match="short_conv: backend 'mamba_ssm' cannot run here: "):
-        short_conv(x, taps, backend="mamba_ssm")
+    with pytest.raises(UnsupportedUse, match="short_conv: backend 'causal_conv1d' cannot run here: .*causal_conv1d"):
+        short_conv(x, taps, backend="causal_conv1d")
     assert error([gated_scan(q, k, v, log_decay)], [gated_scan(q, k, v, log_decay, backend="chunked")]) == 0
 
 
@@ -242,10 +242,15 @@ def test_selective_scan_through_mamba(monkeypatch, skip):
 
 def test_what_mamba_cannot_take():
     x, A, state = torch.zeros(1, 2, 4), -torch.ones(4, 3), torch.zeros(1, 4, 3)
-    assert mamba.selective_reason(x, A, None) is None
-    assert "no initial state" in mamba.selective_reason(x, A, state)
-    assert "at most 256" in mamba.selective_reason(x, -torch.ones(4, 257), None)
-    assert "float64" in mamba.selective_reason(x.double(), A, None)
+    slots, half = torch.zeros(1, 2, 3), torch.bfloat16
+    assert mamba.selective_reason(x, x, A, slots, slots, None) is None
+    assert mamba.selective_reason(x.to(half), x, A, slots.to(half), slots.to(half), None) is None
+    assert "no initial state" in mamba.selective_reason(x, x, A, slots, slots, state)
+    for N in (0, 257):
+        assert f"1 to 256 states a channel, got {N}" in mamba.selective_reason(x, x, -torch.ones(4, N), slots, slots, None)
+    given = {"x": x, "delta": x, "A": A, "input": slots, "output": slots}
+    for name, tensor in given.items():
+        assert f"{name} is torch.float64" in mamba.selective_reason(*(given | {name: tensor.double()}).values(), None)
 
 
 def causal_conv1d_fn(x, weight, bias=None, seq_idx=None, initial_states=None, return_final_states=False,
@@ -283,7 +288,7 @@ def test_short_conv_through_causal_conv1d(monkeypatch, use):
             leaves.extend(options.values())
         weights = [draw(2, 7, 8, dtype=torch.float32, gradient=False)]
         got, expected = (with_gradients(lambda name=name: [short_conv(*leaves[:2], backend=name, **options)], leaves, weights)
-                         for name in ("mamba_ssm", "naive"))
+                         for name in ("causal_conv1d", "naive"))
         assert error(got, expected) <= 1e-6
     finally:
         mamba.conv_installed.cache_clear()

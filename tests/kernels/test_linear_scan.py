@@ -246,6 +246,37 @@ def test_long_sums_in_float32():
         assert error([y[0, -1, 0]], [last]) <= 2e-5
 
 
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both"])
+def test_sums_and_gradients_of_131072_tokens_in_float32(causal):
+    """Features about a mean of 1, in float32 and float64: a chunk's sum is rounded into the long one as a whole."""
+    given = [draw(1, 131_072, 1, width, seed=seed, gradient=False).float().sin() + 1.2 for seed, width in enumerate((4, 4, 3))]
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        q, k, v = leaves = [x.to(dtype).requires_grad_() for x in given]
+        y, state = linear_scan(q, k, v, causal=causal, return_state=True)
+        with torch.no_grad():
+            _, alone = linear_scan(q, k, v, causal=causal, return_state=True)
+        gradients = torch.autograd.grad((y.square()).sum() + (state.z_BHF * 1e-3).sum(), leaves[2:])
+        results.append([y, *state, *alone, *gradients])
+    for got, expected in zip(*results):
+        assert error([got], [expected]) <= 5e-6
+
+
+@pytest.mark.parametrize("grads", [True, False], ids=["grads", "no grads"])
+@pytest.mark.parametrize("backend", ["naive", "chunked"])
+def test_the_output_has_the_values_dtype(backend, grads):
+    types = (torch.float64, torch.float32, torch.bfloat16)
+    for features_dtype in types:
+        for dtype in types:
+            q, k, v = (x.to(t).requires_grad_(grads) for x, t in zip(
+                row(5, gradient=False), (features_dtype, features_dtype, dtype)))
+            y = linear_scan(q, k, v, backend=backend)
+            assert y.dtype == dtype
+            assert linear_scan(q[:, :0], k[:, :0], v[:, :0], backend=backend).dtype == dtype
+            if grads:
+                assert torch.autograd.grad(y.sum(), v)[0].dtype == dtype
+
+
 def test_large_inputs_stay_finite():
     q, k, v = (x * 1e3 for x in row(200, torch.float32, gradient=False))
     for causal in (True, False):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.errors import LayoutError, UnsupportedUse
-from kernels.selective_scan import empty_state, selective_scan, selective_step
+from kernels.selective_scan import chunked, empty_state, selective_scan, selective_step
 from kernels.selective_scan.chunked import default_chunk
 from kernels.selective_scan.recurrence import accumulate, double
 from tests.kernels.agreement import LENGTHS, TOLERANCE, draw, error, with_gradients
@@ -228,6 +228,50 @@ def test_memory_does_not_grow_with_the_chunks():
     with Watch():
         selective_scan(**given, chunk=16)
     assert max(sizes) <= B * 600 * D
+
+
+@pytest.mark.parametrize("sizes", [{"N": 1}, {"D": 1}, {"N": 1, "D": 1}, {"B": 1}])
+def test_the_gradient_given_stays_as_it_is(sizes):
+    """Sizes of one make a transposed gradient contiguous already, so that it is easily written to."""
+    leaves = inputs(9, torch.float32, **sizes)
+    y, state = selective_scan(**leaves, chunk=4, return_state=True)
+    dy, d_state = torch.randn_like(y), torch.randn_like(state)
+    kept = dy.clone(), d_state.clone()
+    torch.autograd.grad((y, state), list(leaves.values()), (dy, d_state))
+    assert torch.equal(dy, kept[0]) and torch.equal(d_state, kept[1])
+    turned = d_state.mT.contiguous().mT
+    torch.autograd.grad(selective_scan(**leaves, chunk=4, return_state=True)[1], list(leaves.values()), turned)
+    assert torch.equal(turned, kept[1])
+
+
+def test_without_gradients_no_state_is_kept(monkeypatch):
+    """Leaves that want a gradient do not decide that; the mode does."""
+    kept = []
+    monkeypatch.setattr(chunked.SelectiveScan, "forward", watched(chunked.SelectiveScan.forward, kept))
+    with torch.no_grad():
+        selective_scan(**inputs(40), chunk=8)
+    assert kept == [0]
+    selective_scan(**inputs(40), chunk=8)
+    assert kept == [0, 7 + 5]
+
+
+def watched(forward, kept):
+    """`forward` that notes how many tensors it keeps."""
+    def run(ctx, *arguments):
+        outputs = forward(ctx, *arguments)
+        kept.append(len(getattr(ctx, "to_save", None) or ()))
+        return outputs
+    return run
+
+
+@pytest.mark.parametrize("backend", ["naive", "chunked"])
+def test_no_states_a_channel(backend):
+    """N = 0: what skips the scan is all there is."""
+    leaves = inputs(5, N=0)
+    y, state = selective_scan(**leaves, backend=backend, return_state=True)
+    assert state.shape == (B, D, 0)
+    assert error([y], [leaves["skip_D"] * leaves["x_BLD"]]) <= 1e-15
+    assert torch.autograd.grad(y.sum(), [leaves["A_DN"], leaves["x_BLD"]])[0].shape == (D, 0)
 
 
 def test_empty_rows():
