@@ -1,7 +1,8 @@
 """The gated scan as a loop over chunks, forward and backward by hand.
 
 A stretch of several chunks is taken apart at once (weights.py), so that the fixed price of a torch call is paid by more
-numbers; then the state goes through its chunks one by one, updated in place. Letters as in packing.py.
+numbers; then the state goes through its chunks one by one, updated in place; what a chunk writes is summed by itself first, so that
+the long sum is rounded once a chunk and not once a token. Letters as in packing.py.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def scan(q_BLHK, k_BLHK, v_BLHV, log_decay_BLHK, state, keep_BL, scale, chunk, w
             if not (fresh and part.start == s == 0):
                 y[s].baddbmm_(seen[s], state)
             if want_state or part.stop < L or s < S - 1:
-                state.mul_(total[s]).baddbmm_(kept[s].transpose(1, 2), v[s])
+                state.mul_(total[s]).add_(torch.bmm(kept[s].transpose(1, 2), v[s]))
         unpack(y, part, y_BLHV)
     return y_BLHV, state if want_state else None
 
@@ -110,7 +111,7 @@ class GatedScan(torch.autograd.Function):
             d_states = torch.empty_like(states)
             for s in range(S - 1, -1, -1):  # the gradient of the state behind each chunk
                 d_states[s] = d_state
-                d_state.mul_(total_by_chunk[s]).baddbmm_(seen[s].transpose(1, 2), packed_dy[s])
+                d_state.mul_(total_by_chunk[s]).add_(torch.bmm(seen[s].transpose(1, 2), packed_dy[s]))
             behind, before = d_states.flatten(0, 1), states.flatten(0, 1)
             dq.addcmul_(prefix, torch.bmm(dy, before.transpose(1, 2)))
             written = torch.bmm(v, behind.transpose(1, 2)).mul_(suffix)

@@ -52,7 +52,7 @@ def integers(case: Case, name: str, L: int, sizes: dict[str, int], lengths: tupl
     """Counts of tokens and positions; None for what is drawn from real numbers."""
     rows, M = sizes["B"], size(case, "M", L, sizes)
     if name == "lengths_B":
-        return torch.tensor(((M, M - 1, 0) if case.counts["L"] is None else lengths)[:rows], dtype=torch.int64)
+        return torch.tensor(((M, max(M - 1, 0), 0) if case.counts["L"] is None else lengths)[:rows], dtype=torch.int64)
     if name == "context_B":
         return torch.tensor([M, max(M - 1, 0), 0][:rows], dtype=torch.int64)
     if name == "prefix_B":

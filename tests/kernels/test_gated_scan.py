@@ -158,6 +158,19 @@ def test_one_strength_throughout(strength, kind):
     assert error([y, state], [expected, truth]) <= 2e-5
 
 
+def test_a_chunk_is_summed_before_it_joins_the_long_sum():
+    """131,072 tokens without decay, features about a mean of 1: rounded once a token the state would be off by 7e-6."""
+    given = [draw(1, 131_072, 1, width, seed=seed, gradient=False).float().sin() + 1.2 for seed, width in enumerate((4, 4, 3))]
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [x.to(dtype).requires_grad_() for x in given]
+        y, state = gated_scan(*leaves, torch.zeros(1, 131_072, 1, dtype=dtype), return_state=True)
+        weights = torch.linspace(1, 2, y.numel(), dtype=dtype).view(y.shape)
+        results.append([y, state, *torch.autograd.grad((y * weights).sum(), leaves)])
+    for got, expected in zip(*results):
+        assert error([got], [expected]) <= 5e-6
+
+
 @KINDS
 def test_the_state_after_131072_tokens(kind):
     """Writes of 1 that fade by e^-1e-4 a token: a geometric sum. One rounded decay a token would be off by 2e-4."""
