@@ -27,23 +27,23 @@ def config(capability: int | str, wide: bool, single: bool) -> dict[str, Launch]
         wide: more than 64 values a head. single: float32 operands (float32 and float16 inputs); they fill registers.
     """
     if single:
-        return SINGLE | SINGLE_BY_GPU.get(capability, {})
+        return SINGLE | SINGLE_BY_GPU.get(capability, {}) | (SINGLE_WIDE if wide else {})
     table = dict.fromkeys(KERNELS, Launch(num_warps=8 if wide else 4))
     return table | BY_GPU.get((capability, wide), {})
 
 
 BY_GPU = {
-    (80, False): {"state_scan": Launch(C=32)},
+    (80, False): {"state_scan": Launch(C=32), "key_gradient": Launch(C=32)},
     (80, True): {"state_scan": Launch(C=32, num_warps=8), "key_gradient": Launch(C=32, num_warps=8, unroll=False)},
     (90, True): {"key_gradient": Launch(num_warps=8, unroll=False)},
     (100, True): {"state_scan": Launch()},
 }
 _LOOP = Launch(C=32, num_stages=1, unroll=False)
-SINGLE = dict.fromkeys(KERNELS, _LOOP) | dict.fromkeys(("state_scan", "outputs"), replace(_LOOP, num_warps=8))
-SINGLE_BY_GPU = {
-    80: {"state_scan": replace(_LOOP, C=16, num_warps=8)},
-    100: {"key_gradient": replace(_LOOP, C=64, num_warps=8)},
-}
+SINGLE = dict.fromkeys(KERNELS, _LOOP)
+SINGLE |= dict.fromkeys(("state_scan", "outputs"), replace(_LOOP, num_warps=8))
+SINGLE |= dict.fromkeys(("query_gradient", "key_gradient"), replace(_LOOP, C=16))
+SINGLE_WIDE = dict.fromkeys(("query_gradient", "key_gradient", "value_gradient"), replace(_LOOP, C=16, num_warps=8))
+SINGLE_BY_GPU = {80: {"state_scan": replace(_LOOP, C=16, num_warps=8)}}
 
 
 def sequence_parts(programs: int, segments: int, processors: int) -> int:
