@@ -12,10 +12,11 @@ from flows.commands.output import document, say, table
 def show_timings(rows: list[dict[str, Any]], folder: Path) -> None:
     """One table a measure, then the published figures that have a counterpart, then what is not here."""
     from tasks.bench import NOTES
-    from tasks.benchmarks import page
+    from tasks.benchmarks import notes, page
 
     for one in page.tables(rows):
         table(one.columns, one.rows, right=tuple(one.columns[2:]), title=one.title)
+        say(one.note)
         say()
     beside = page.compared(rows)
     if beside.rows:
@@ -26,10 +27,10 @@ def show_timings(rows: list[dict[str, Any]], folder: Path) -> None:
         say(f"not here: {sentence}")
     refused = [row for row in rows if row["ms"] is None]
     if refused:
-        say(f"{len(refused)} rows have no time: their check is red")
-    contended = sum(bool(row["contended"]) for row in rows)
+        say(f"{len(refused)} rows have no time: their check is red, or they could not run")
+    contended = notes.contention(rows)
     if contended:
-        say(f"{contended} of {len(rows)} rows are contended: something else used the processor; ratios still compare")
+        say(contended)
 
 
 def list_bench(json: bool) -> None:
@@ -58,5 +59,5 @@ def list_bench(json: bool) -> None:
                 say(f"  {section}")
     say()
     table(["operation", "what", "here, at 2,048 tokens", "elsewhere"],
-          [[name, one["about"], ", ".join(one["here"]), ", ".join(set(one["implementations"]) - set(one["here"]))]
+          [[name, one["about"], ", ".join(one["here"]), ", ".join(sorted(set(one["implementations"]) - set(one["here"])))]
            for name, one in operations.items()], title="Operations")

@@ -7,5 +7,5 @@
     whole_models.py, growth.py, efficiency.py    the same for models and mixers
     machine.py      the device that the figures belong to
     published.py    figures of the papers beside ours, with the conditions that differ
-    figures.py, page.py    what a person looks at
+    figures.py, page.py, notes.py    what a person looks at, and what must be known of it
 """

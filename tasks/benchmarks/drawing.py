@@ -12,7 +12,10 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 
+from tasks.benchmarks import published
+
 GREY = "#777777"
+SHAPES = ("o", "s", "D", "p", "^", "v", "h", "*", "8", "d")      # of published figures
 Row = dict[str, Any]
 
 
@@ -77,13 +80,54 @@ def marks(axis: plt.Axes, rows: list[Row], colour: str, value=lambda row: row["m
 
 
 def published_marks(axis: plt.Axes, rows: list[Row]) -> None:
-    """Hollow diamonds, one label for each hardware."""
-    points = {(row["n"], row["published"]["value"]): row["published"]["differs"].partition(", here")[0]
-              for row in rows if row["published"] and row["published"]["unit"] == "ms"}
-    for hardware in dict.fromkeys(points.values()):
-        at = [point for point, name in points.items() if name == hardware]
-        axis.plot(*zip(*at), "D", color="black", markerfacecolor="none", markersize=5,
-                  label=f"published: {hardware}, batch 16, bfloat16")
+    """Hollow marks, a shape for each published system, labelled with its hardware, batch and dtype."""
+    points: dict[tuple, set] = {}
+    for claim in filter(None, map(published.claim_of, rows)):
+        if claim["unit"] == "ms":
+            points.setdefault((claim["system"], printed_under(claim)), set()).add((claim["n"], claim["value"]))
+    for (system, under), at in points.items():
+        axis.plot(*zip(*sorted(at)), hollow(system), color="black", markerfacecolor="none", markersize=5.5,
+                  label=f"published: {system}\n{under}")
+
+
+def printed_under(claim: dict[str, Any]) -> str:
+    """Hardware of a published figure, and batch and dtype where its paper names them."""
+    return ", ".join([claim["hardware"], *([f"batch {claim['batch']}"] if claim["batch"] else []),
+                      *([claim["dtype"]] if claim["dtype"] else [])])
+
+
+def hollow(system: str) -> str:
+    """The shape of a published system's marks, the same in every plot."""
+    return SHAPES[published.systems().index(system) % len(SHAPES)]
+
+
+def name_ends(axis: plt.Axes, lines: list[tuple[str, float, float, str, Any]]) -> None:
+    """Names beside the right ends of lines, each (name, x, y, colour, style), set apart where the lines are not; for an
+    axis that has its limits."""
+    axis.get_ylim()
+    fractions = axis.transAxes.inverted().transform(axis.transData.transform([(x, y) for _, x, y, _, _ in lines]))[:, 1]
+    order = sorted(range(len(lines)), key=lambda i: fractions[i])
+    heights = apart([float(fractions[i]) for i in order], 10 / (axis.figure.get_figheight() * 0.7 * 72))
+    for i, height in zip(order, heights):
+        name, x, y, colour, style = lines[i]
+        axis.annotate(name, (x, y), xytext=(1.12, height), textcoords="axes fraction", va="center", fontsize=7,
+                      arrowprops={"arrowstyle": "-", "color": colour, "linestyle": style, "linewidth": 1.1, "shrinkA": 1,
+                                  "relpos": (0, 0.5)})
+
+
+def apart(heights: list[float], gap: float) -> list[float]:
+    """Rising heights at least `gap` from each other: those too near become a stack around their mean."""
+    stacks: list[list[float]] = []
+    for height in heights:
+        stacks.append([height])
+        while len(stacks) > 1 and _edge(stacks[-1], gap, -1) - _edge(stacks[-2], gap, 1) < gap:
+            stacks[-2:] = [stacks[-2] + stacks[-1]]
+    return [_edge(stack, gap, -1) + i * gap for stack in stacks for i in range(len(stack))]
+
+
+def _edge(stack: list[float], gap: float, side: int) -> float:
+    """The lowest (-1) or the highest (1) place of a stack."""
+    return sum(stack) / len(stack) + side * gap * (len(stack) - 1) / 2
 
 
 def log2(axis: plt.Axes, values: set[int]) -> None:

@@ -1,5 +1,5 @@
 """The plots of a benchmark. Every figure names device, dtype and threads; a contended point is a cross; what a paper
-published is a hollow mark that names its own hardware; a row without a time is not drawn."""
+published is a hollow mark, a shape a system, that names its own hardware; a row without a time is not drawn."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+from tasks.benchmarks import published
 from tasks.benchmarks.drawing import (
     GREY,
     Row,
     conditions,
     grid,
+    hollow,
     is_ours,
     lines,
     log,
@@ -19,17 +21,18 @@ from tasks.benchmarks.drawing import (
     main_batch,
     panels_across,
     plain,
+    printed_under,
     published_marks,
     title,
 )
 from tasks.benchmarks.model_figures import growth, models, protocols
-from tasks.benchmarks.published import ratio as published_ratio
 from tasks.benchmarks.sections import BACKWARD, DECODE, FORWARD
 from tasks.reporting.plots import PALETTE
 
 FORMS = {"chunked": PALETTE[0], "triton": PALETTE[3], "naive": "#bbbbbb"}       # ours keep their colours in every panel
 MOST_BARS = 30
 ATTENTION = "torch's attention"
+BESIDE = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False}       # a legend right of its axis
 
 
 def draw(rows: list[Row], folder: Path) -> list[str]:
@@ -71,7 +74,7 @@ def time_against_length(rows: list[Row]) -> plt.Figure | None:
         axis.set_xlabel("length (tokens)", fontsize=8)
         log2(axis, {row["n"] for row in rows if row["measure"] == measure})
         log(axis)
-        axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, frameon=False)
+        axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
     for axis in axes[::panels_across(len(panels))]:
         axis.set_ylabel("milliseconds, forward", fontsize=8)
     title(figure, "Time against length, each point after its check", rows)
@@ -85,20 +88,20 @@ def time_against_batch(rows: list[Row]) -> plt.Figure | None:
     rows = [row for row in rows if row["n"] == n]
     if len({row["batch"] for row in rows}) < 2:
         return None
-    figure, axis = plt.subplots(figsize=(6.4, 4.2))
+    figure, axis = plt.subplots(figsize=(7.8, 4.2))
     lines(axis, rows, lambda row: f"{row['op']} ({row['backend']})", PALETTE, x="batch")
     log2(axis, {row["batch"] for row in rows})
     log(axis)
     axis.set_xlabel(f"rows of {n:,} tokens")
     axis.set_ylabel("milliseconds, forward")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, **BESIDE)
     axis.set_title("Time against batch\n" + conditions(rows, batch=False), fontsize=9)
     return figure
 
 
 # ---------------------------------------------------------------------------------------------------------------- ratios
 def ratios(rows: list[Row]) -> plt.Figure | None:
-    """Bars of how many times faster than attention and than the quickest peer, the threshold 1 marked."""
+    """Points that say how many times faster than attention and than the quickest peer, the threshold 1 marked."""
     bars = []
     for row in quickest(main_batch([row for row in rows if row["measure"] in (FORWARD, BACKWARD)])):
         name = f"{row['op']} {row['n']:,}" + (f" ({row['backend']})" if row["backend"] != "chunked" else "")
@@ -114,32 +117,31 @@ def ratios(rows: list[Row]) -> plt.Figure | None:
         bars = list(longest.values())
     bars.sort(key=lambda bar: (bar[3]["measure"], bar[3]["op"], bar[4] != ATTENTION, bar[3]["n"]))
     figure, axis = plt.subplots(figsize=(7.6, 1.6 + 0.26 * len(bars)))
+    labels: dict[str, plt.Line2D] = {}
     for place, (_, ratio, colour, row, against) in enumerate(reversed(bars)):
-        axis.barh(place, ratio - 1, left=1, color=colour, height=0.7, hatch="///" if row["contended"] else None,
-                  edgecolor="white", linewidth=0.4)
-        claim = published_ratio(row) if against == ATTENTION else None
+        axis.plot((1, ratio), (place, place), "-", color=colour, linewidth=1, alpha=0.5)
+        drawn = axis.plot(ratio, place, "x" if row["contended"] else "o", color=colour, markersize=6, linestyle="none")[0]
+        labels.setdefault(("than torch's attention" if against == ATTENTION else "than the quickest peer of the operation "
+                           "(named)") + (", contended" if row["contended"] else ""), drawn)
+        claim = published.ratio(row) if against == ATTENTION else None
         if claim:
-            axis.plot(claim, place, "D", color="black", markerfacecolor="white", markersize=5)
-        axis.annotate(f"{ratio:.2f}" * (ratio < 10) + f"{ratio:.1f}" * (ratio >= 10) + ("" if against == ATTENTION else f"  {against}"), (max(ratio, 1), place),
-                      xytext=(4, 0), textcoords="offset points", va="center", fontsize=7)
+            known = published.claim_of(row)
+            mark = axis.plot(claim, place, hollow(known["system"]), color="black", markerfacecolor="none", markersize=6,
+                             linestyle="none")[0]
+            labels.setdefault(f"published: {known['system']},\nover FlashAttention-2, {printed_under(known)}", mark)
+        axis.annotate((f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}") + ("" if against == ATTENTION else f"  {against}"),
+                      (max(ratio, 1, claim or 0), place), xytext=(7, 0), textcoords="offset points", va="center", fontsize=7)
     axis.axvline(1, color="black", linewidth=1.2)
     axis.set_xscale("log")
     axis.set_xlim(min(0.5, 0.8 * min(bar[1] for bar in bars)),
-                  5 * max(max(bar[1], published_ratio(bar[3]) or 0) for bar in bars))
+                  5 * max(max(bar[1], published.ratio(bar[3]) or 0) for bar in bars))
     plain(axis.xaxis)
     axis.set_yticks(range(len(bars)), [bar[0] for bar in reversed(bars)], fontsize=7)
     axis.set_ylim(-0.7, len(bars) - 0.3)
     axis.set_xlabel("times faster; right of the line at 1 is faster")
     axis.grid(axis="x", alpha=0.3)
-    handles = [plt.Rectangle((0, 0), 1, 1, color=PALETTE[0]), plt.Rectangle((0, 0), 1, 1, color=PALETTE[1]),
-               plt.Rectangle((0, 0), 1, 1, facecolor="white", edgecolor=GREY, hatch="///")]
-    handles.append(plt.Line2D([], [], marker="D", color="black", markerfacecolor="white", linestyle="none", markersize=5))
-    labels = ["than torch's attention", "than the quickest peer of the operation (named)", "contended",
-              "published: over FlashAttention-2, NVIDIA H100"]
-    chosen = [0] + [1] * any(bar[2] == PALETTE[1] for bar in bars) + [2] * any(bar[3]["contended"] for bar in bars) + [
-        3] * any(published_ratio(bar[3]) for bar in bars)
-    axis.legend([handles[i] for i in dict.fromkeys(chosen)], [labels[i] for i in dict.fromkeys(chosen)], fontsize=7,
-                loc="upper center", bbox_to_anchor=(0.35, -0.6 / (1.6 + 0.26 * len(bars)) - 0.02), ncols=2, frameon=False)
+    axis.legend(labels.values(), labels, fontsize=7, loc="upper center",
+                bbox_to_anchor=(0.35, -0.6 / (1.6 + 0.26 * len(bars)) - 0.02), ncols=2, frameon=False)
     axis.set_title("Ratios within this run\n" + conditions([bar[3] for bar in bars]), fontsize=9)
     return figure
 
@@ -160,13 +162,13 @@ def decode(rows: list[Row]) -> plt.Figure | None:
     rows = [row for row in rows if row["measure"] == DECODE]
     if len({row["n"] for row in rows}) < 2:
         return None
-    figure, axis = plt.subplots(figsize=(6.6, 4.3))
+    figure, axis = plt.subplots(figsize=(8.2, 4.3))
     lines(axis, [row for row in rows if row["op"] == "sdpa"], lambda row: "attention (torch) on its cache", [GREY])
     lines(axis, [row for row in rows if row["op"] != "sdpa"], lambda row: row["op"], PALETTE)
     log2(axis, {row["n"] for row in rows})
     log(axis)
     axis.set_xlabel("context (tokens)")
     axis.set_ylabel("milliseconds a decode step, one layer's mixing")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, **BESIDE)
     axis.set_title("Decode step against context; states are synthetic\n" + conditions(rows), fontsize=9)
     return figure

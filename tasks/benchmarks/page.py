@@ -6,21 +6,34 @@ from typing import Any
 
 from tasks.benchmarks import published
 from tasks.benchmarks.drawing import conditions
-from tasks.benchmarks.sections import BACKWARD, DECODE, FORWARD, MODEL_FORWARD, STEP
+from tasks.benchmarks.notes import contention, note
+from tasks.benchmarks.sections import (
+    BACKWARD,
+    DECODE,
+    FIRST_TOKEN,
+    FORWARD,
+    GENERATION,
+    INCREMENTAL,
+    MODEL_FORWARD,
+    PREFIXES,
+    STEP,
+)
 from tasks.reporting.tables import Table, count, size
 
 Row = dict[str, Any]
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """One table a measure, with the columns that say something there."""
+    """One table a measure, with the columns that say something there, and a note that says how it was taken."""
     found = []
     for measure in dict.fromkeys(row["measure"] for row in rows):
         own = sorted((row for row in rows if row["measure"] == measure), key=_place)
         columns = [(title, [cell(row) for row in own]) for title, cell in COLUMNS if title not in _dropped(measure)]
         columns = [(title, cells) for title, cells in columns if title in KEPT or _says(title, cells)]
+        names = NAMES.get(measure, {})
         found.append(Table(measure.replace(" ", "-"), f"{measure[0].upper()}{measure[1:]}: {conditions(own)}",
-                           [title for title, _ in columns], [list(line) for line in zip(*(cells for _, cells in columns))]))
+                           [names.get(title, title) for title, _ in columns],
+                           [list(line) for line in zip(*(cells for _, cells in columns))], note(own)))
     return found
 
 
@@ -35,7 +48,7 @@ def _place(row: Row) -> tuple:
 
 
 def _dropped(measure: str) -> tuple[str, ...]:
-    return ("tokens/s",) if measure in (FORWARD, BACKWARD, MODEL_FORWARD) else ()
+    return (("tokens/s",) if measure in (FORWARD, BACKWARD, MODEL_FORWARD) else ()) + (() if measure == STEP else ("FLOPs",))
 
 
 def _number(value: float | None, form: str) -> str:
@@ -59,6 +72,11 @@ def _spread(row: Row) -> str:
     return "–" if row["p20"] is None else f"{milliseconds(row['p20'])} to {milliseconds(row['p80'])}"
 
 
+ATTENTION_MODEL = {"x SDPA": "x attention model"}
+# columns that say something else, or more, in the tables of a measure
+NAMES = {STEP: {"state": "state counted", "measured": "state measured"}, FIRST_TOKEN: {"tokens/s": "prompt tokens/s"},
+         GENERATION: {"tokens/s": "new tokens/s"}, MODEL_FORWARD: ATTENTION_MODEL, PREFIXES: ATTENTION_MODEL,
+         INCREMENTAL: ATTENTION_MODEL}
 KEPT = ("op", "backend", "n", "ms", "error")
 COLUMNS = (
     ("op", lambda row: row["op"]),
@@ -74,6 +92,7 @@ COLUMNS = (
     ("x vanilla", lambda row: _times(row["ratio_to_vanilla"])),
     ("x peer", _peer),
     ("tokens/s", lambda row: "–" if row["tokens_per_second"] is None else count(row["tokens_per_second"])),
+    ("FLOPs", lambda row: "–" if row["flops"] is None else count(row["flops"])),
     ("peak", lambda row: "–" if row["peak_bytes"] is None else size(row["peak_bytes"])),
     ("state", lambda row: "–" if row["state_bytes"] is None else size(row["state_bytes"])),
     ("measured", lambda row: "–" if row["state_bytes_measured"] is None else size(row["state_bytes_measured"])),
@@ -82,21 +101,31 @@ COLUMNS = (
 )
 
 
+def _printed(claim: Row) -> str:
+    """A published value with its unit."""
+    return f"{claim['value']:{',.0f' if claim['unit'] == 'MB' else 'g'}} {claim['unit']}"
+
+
 def compared(rows: list[Row]) -> Table:
     """Ours and a paper's figure for the same operation and length, with what differs."""
     table = Table("published", "Beside published figures",
-                  ["op", "backend", "n", "here", "published", "x SDPA here", "x FA2 published", "claim", "what differs"],
+                  ["op", "backend", "n", "here", "published", "published system", "x SDPA here", "x FA2 published", "claim",
+                   "what differs"],
                   note="Published values are as two study notes of the papers report them; they were not measured again. "
                        "Compare the ratios: each is within one machine.")
     for row in rows:
-        claim = row["published"]
-        if claim is None:
-            continue
-        ratio = claim["unit"] == "x vanilla"
-        here = f"{_times(row['ratio_to_vanilla'])} x vanilla" if ratio else f"{milliseconds(row['ms'])} ms"
-        table.rows.append([row["op"], row["backend"], count(row["n"]), here, f"{claim['value']:g} {claim['unit']}",
-                           "" if ratio else _times(row["ratio_to_sdpa"]), _times(published.ratio(row)).replace("–", ""),
-                           claim["claim_id"], claim["differs"]])
+        own, known, peak = row["published"], published.claim_of(row), published.memory(row)
+        beginning = [row["op"], row["backend"], count(row["n"])]
+        if own:
+            ratio = own["unit"] == "x vanilla"
+            here = f"{_times(row['ratio_to_vanilla'])} x vanilla" if ratio else f"{milliseconds(row['ms'])} ms"
+            table.rows.append([*beginning, here, _printed(own), known["system"] if known else "",
+                               "" if ratio else _times(row["ratio_to_sdpa"]),
+                               _times(published.ratio(row)).replace("–", ""), own["claim_id"], own["differs"]])
+        if peak:
+            table.rows.append([*beginning, f"peak {size(row['peak_bytes'])}", _printed(peak),
+                               peak["system"], "", "", peak["claim_id"],
+                               f"{published.differs(peak, row)}; here what the forward allocates, weights not counted"])
     return table
 
 
@@ -104,38 +133,24 @@ def elsewhere(rows: list[Row]) -> Table:
     """Published figures of the same measures at lengths or batches that were not measured here."""
     table = Table("published-only", "Published, not measured here", ["system", "n", "batch", "value", "claim", "conditions"])
     for claim in published.elsewhere(rows):
-        table.rows.append([claim["system"], count(claim["n"]), str(claim["batch"] or ""), f"{claim['value']:g} {claim['unit']}",
+        table.rows.append([claim["system"], count(claim["n"]), str(claim["batch"] or ""), _printed(claim),
                            claim["claim_id"], f"{claim['hardware']}; {claim['measure']}; {claim['conditions']}"])
     return table
-
-
-NOTES = {
-    FORWARD: "ms: best repetition, the thread's CPU time on a CPU. error: largest difference from float64 over its largest "
-             "value; a row whose check fails has no time. x SDPA, x peer: their time over ours in this run, so above 1 is "
-             "faster; of several peers the quickest counts. Ours read the public layout with padding on; attention and peers get their own layout before the clock.",
-    DECODE: "One step of one layer's mixing after a context that was not read but made: states of a fixed size cost the "
-            "same whatever they hold. state: bytes held.",
-    STEP: "state and FLOPs as each mixer's `cost` counts them, measured: bytes of the live state.",
-}
 
 
 def markdown(rows: list[Row], facts: dict[str, Any], plots: list[str]) -> str:
     """The page of one benchmark."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     refused = [row for row in rows if row["ms"] is None]
-    contended = sum(bool(row["contended"]) for row in rows)
+    contended = contention(rows)
     lines = [f"# Benchmark `{facts['preset']}`", "", f"Machine: {facts['machine']}. {versions}.", "",
-             f"{len(rows)} rows, {len(refused)} refused by their check"
-             + (f", {contended} contended: something else used the processor, so compare ratios, not milliseconds"
-                if contended else "") + ".", ""]
-    lines += [f"* refused: {row['op']} ({row['backend']}), {row['measure']}, n {row['n']:,}: "
+             f"{len(rows)} rows, {len(refused)} without a time." + (f" {contended}." if contended else ""), ""]
+    lines += [f"* no time: {row['op']} ({row['backend']}), {row['measure']}, n {row['n']:,}: "
               + (row["note"] or "not finite" if row["error"] is None else f"error {row['error']:.1e} above {row['tolerance']:.0e}")
               for row in refused]
     for name in plots:
         lines += [f"![{name.removesuffix('.png')}]({name})", ""]
-    for table in tables(rows):
-        table.note = NOTES.get(table.name.replace("-", " "), "")
-        lines += [table.markdown()]
+    lines += [table.markdown() for table in tables(rows)]
     lines += [table.markdown() for table in (compared(rows), elsewhere(rows)) if table.rows]
     if facts["absent"]:
         lines += ["### Not here", "", *(f"* {sentence}" for sentence in facts["absent"]), ""]

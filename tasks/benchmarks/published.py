@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).with_name("published.csv")
+MEMORY = ", memory"        # ends the measure of a claim on peak memory
 
 
 @lru_cache
@@ -52,25 +53,49 @@ def differs(claim: dict[str, Any], row: dict[str, Any]) -> str:
     found = [] if claim["hardware"] in device else [f"{claim['hardware']}, here {device}"]
     found += [f"{name} {claim[name]}, here {row[name]}" for name in ("batch", "heads", "dtype")
               if claim[name] and row[name] and claim[name] != row[name]]
-    return "; ".join([*found, claim["conditions"]])
+    here = [f"here {row['note']}"] if row["note"] and row["ms"] is not None else []
+    return "; ".join([*found, claim["conditions"], *here])
+
+
+def claim_of(row: dict[str, Any]) -> dict[str, Any] | None:
+    """All that is known of the claim that a row is linked to."""
+    return None if row["published"] is None else _by_id().get(row["published"]["claim_id"])
+
+
+def memory(row: dict[str, Any]) -> dict[str, Any] | None:
+    """The claim on the peak memory of the same measure, system and length, where a peak was measured."""
+    if row["peak_bytes"] is None:
+        return None
+    wanted = (row["op"], f"{row['measure']}{MEMORY}", row["n"])
+    return next((claim for claim in claims() if (claim["op"], claim["measure"], claim["n"]) == wanted), None)
 
 
 def ratio(row: dict[str, Any]) -> float | None:
     """How many times faster than FlashAttention-2 the paper's figure for this row is, at the same length and batch."""
-    own = row["published"]
-    if own is None or own["unit"] != "ms":
+    claim = claim_of(row)
+    if claim is None or claim["unit"] != "ms" or claim["op"] == "sdpa":
         return None
-    by_id = {claim["claim_id"]: claim for claim in claims()}
-    claim = by_id[own["claim_id"]]
-    base = next((other for other in claims() if (other["op"], other["backend"], other["n"], other["batch"]) ==
-                 ("sdpa", "torch", claim["n"], claim["batch"])), None)
-    return None if base is None or claim["op"] == "sdpa" else base["value"] / claim["value"]
+    alike = ("paper", "hardware", "measure", "n", "batch", "dtype", "unit")
+    base = next((other for other in claims() if (other["op"], other["backend"]) == ("sdpa", "torch")
+                 and all(other[key] == claim[key] for key in alike)), None)
+    return None if base is None else base["value"] / claim["value"]
+
+
+def systems() -> list[str]:
+    """Names of everything that the papers measured, each once."""
+    return list(dict.fromkeys(claim["system"] for claim in claims()))
 
 
 def elsewhere(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Claims about measures taken here at lengths or batches that were not: for the report's second table."""
+    """Claims about measures taken here at lengths or batches that were not, or on memory that was not: for the report's
+    second table."""
     linked = {row["published"]["claim_id"] for row in rows if row["published"]}
+    linked |= {claim["claim_id"] for claim in map(memory, rows) if claim}
     measures = {row["measure"] for row in rows}
     operations = {row["op"] for row in rows}
     return [claim for claim in claims() if claim["claim_id"] not in linked
-            and claim["measure"].removesuffix(", memory") in measures and claim["op"] in operations]
+            and claim["measure"].removesuffix(MEMORY) in measures and claim["op"] in operations]
+
+
+def _by_id() -> dict[str, dict[str, Any]]:
+    return {claim["claim_id"]: claim for claim in claims()}

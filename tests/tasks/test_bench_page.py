@@ -6,10 +6,10 @@ import pytest
 
 from flows.commands import bench as command
 from flows.tracked import timing_metrics
-from tasks.benchmarks import figures, page, published, sweep
+from tasks.benchmarks import drawing, figures, notes, page, published, sweep
 from tasks.benchmarks.conditions import Conditions
 from tasks.benchmarks.rows import row
-from tasks.benchmarks.sections import DECODE, MODEL_FORWARD, STEP, Decode, Sweep
+from tasks.benchmarks.sections import DECODE, INCREMENTAL, MODEL_FORWARD, PREFIXES, STEP, Decode, Sweep
 from tasks.specs import BenchSpec
 
 SHARED = {"dtype": "float32", "threads": 1, "device": "AMD EPYC", "heads": 8, "batch": 1}
@@ -80,7 +80,39 @@ def test_lavos_speeds_are_ratios():
     one = timed("LAVO", "lavo", 16_384, 100.0, measure=MODEL_FORWARD, ratio_to_vanilla=18.0)
     published.link([one])
     assert (one["published"]["value"], one["published"]["unit"]) == (22.0, "x vanilla")
-    assert page.compared([one]).rows[0][3:5] == ["18.0 x vanilla", "22 x vanilla"]
+    one["peak_bytes"] = None
+    assert [line[3:6] for line in page.compared([one]).rows] == [["18.0 x vanilla", "22 x vanilla", "LAVO"]]
+
+
+def test_memory_is_compared_where_it_was_measured():
+    one, other = (timed(system, "lavo", 16_384, 100.0, measure=MODEL_FORWARD, ratio_to_vanilla=18.0, peak_bytes=peak)
+                  for system, peak in (("LAVO", 2_500_000_000), ("ABC", None)))
+    published.link([one, other])
+    lines = {line[8]: line for line in page.compared([one, other]).rows}
+    assert lines["lavo_t2_lavo_mem16384"][3:6] == ["peak 2.5 GB", "9,337 MB", "LAVO"]
+    assert "NVIDIA A100 80GB, here AMD EPYC" in lines["lavo_t2_lavo_mem16384"][9]
+    assert "lavo_t2_abc_mem16384" not in lines
+    listed = {claim["claim_id"] for claim in published.elsewhere([one, other])}
+    assert "lavo_t2_abc_mem16384" in listed and "lavo_t2_lavo_mem16384" not in listed
+
+
+def test_published_systems_are_told_apart():
+    rows = [timed("prefix", backend, 2048, 3.0, device="NVIDIA H100 80GB HBM3", batch=16, heads=16, dtype="bfloat16", threads=None)
+            for backend in ("triton", "released quadratic")]
+    published.link(rows)
+    assert [line[5] for line in page.compared(rows).rows] == ["JRT-RNN, custom CUDA", "JRT-RNN, plain PyTorch"]
+    axis = drawing.plt.figure().add_subplot()
+    drawing.published_marks(axis, rows)
+    assert len({line.get_marker() for line in axis.lines}) == 2
+    assert [line.get_label() for line in axis.lines] == [
+        f"published: JRT-RNN, {how}\nNVIDIA H100, batch 16, bfloat16" for how in ("custom CUDA", "plain PyTorch")]
+    drawing.plt.close("all")
+
+
+def test_what_a_simulation_was_is_said_beside_the_published_figure():
+    one = timed("LAVO", "lavo", 16_384, 100.0, measure=PREFIXES, ratio_to_vanilla=18.0, note="2 layers, width 256; stride 128")
+    published.link([one])
+    assert one["published"]["differs"].endswith("every prefix length from 1; dummy sequence; here 2 layers, width 256; stride 128")
 
 
 def test_claims_are_those_of_the_papers():
@@ -96,7 +128,9 @@ def test_one_table_a_measure(rows):
     forward, decode, growth = page.tables(rows)
     assert forward.title == "Forward: AMD EPYC, float32, 1 thread, batch 1, 8 heads"
     assert {"x SDPA", "x peer", "peak", "contended"} <= set(forward.columns) and "state" not in forward.columns
-    assert {"tokens/s"}.isdisjoint(decode.columns) and "state" in decode.columns and "measured" in growth.columns
+    assert {"tokens/s", "FLOPs"}.isdisjoint(decode.columns) and "state" in decode.columns and "FLOPs" not in forward.columns
+    assert {"FLOPs", "state counted", "state measured"} <= set(growth.columns)
+    assert all(table.note for table in (forward, decode, growth))
     cells = {(line[0], line[1], line[2]): dict(zip(forward.columns, line)) for line in forward.rows}
     taylor = cells["taylor", "chunked", "2,048"]
     assert taylor["ms"] == "20" and taylor["contended"] == "yes" and taylor["x peer"] == "4.00"
@@ -109,10 +143,46 @@ def test_one_table_a_measure(rows):
 def test_the_page_says_what_was_refused_and_what_is_missing(rows):
     facts = {"preset": "gate", "machine": "AMD EPYC", "versions": {"torch": "2.13.0"}, "absent": ["eva: not in this build"]}
     text = page.markdown(rows, facts, ["time.png"])
-    for part in ("# Benchmark `gate`", "torch 2.13.0", "refused: lavo (chunked), forward, n 512: error 2.5e-01 above 2e-05",
-                 "1 contended", "![time](time.png)", "jrt_t5_based_cuda_n8192_b16", "Published, not measured here",
+    for part in ("# Benchmark `gate`", "torch 2.13.0", "no time: lavo (chunked), forward, n 512: error 2.5e-01 above 2e-05",
+                 "1 of 19 rows are contended", "![time](time.png)", "jrt_t5_based_cuda_n8192_b16", "Published, not measured here",
                  "jrt_t5_fa2_n32768_b16", "* eva: not in this build", "taylor, forward: formula"):
         assert part in text, part
+
+
+def simulation(system, measure, n, own, **more):
+    return timed(system, system, n, 100.0, measure=measure, ratio_to_vanilla=2.0, ratio_to_sdpa=1.5, tokens_per_second=40.0,
+                 note=f"2 layers, width 256; {own}{9 if n == 1024 else 17} of {n:,} lengths run (stride 128)", **more)
+
+
+def test_a_simulation_says_what_was_run():
+    rows = [simulation(system, measure, n, "window 64; " if system == "LAVO" else "")
+            for measure in (PREFIXES, INCREMENTAL) for system in ("Vanilla", "LAVO") for n in (1024, 2048)]
+    for table in page.tables(rows):
+        for part in ("trapezoid rule", "Measured: 2 layers, width 256.", "n 1,024: 9 of 1,024 lengths run (stride 128).",
+                     "n 2,048: 17 of 2,048 lengths run (stride 128).", "LAVO: window 64.", "one after another"):
+            assert part in table.note, part
+        assert "x attention model" in table.columns and "x SDPA" not in table.columns
+
+
+def test_ratios_of_a_disturbed_run_compare_where_turns_were_taken(rows):
+    assert notes.contention([one for one in rows if not one["contended"]]) == ""
+    forward = notes.contention(rows)
+    assert "timed in turns" in forward and "one after another" not in forward
+    step = timed("taylor", "step", 512, 0.1, measure=DECODE, contended=True)
+    assert "one after another (decode step) compare by neither" in notes.contention([*rows, step])
+    assert "in turns" not in notes.contention([step])
+
+
+def test_the_floor_is_named():
+    one = timed("taylor", "triton", 512, 0.1, floor_fraction=0.4, threads=None)
+    assert "bandwidth stated for the memory" in page.tables([one])[0].note
+    assert "bandwidth stated" not in page.tables([timed("taylor", "chunked", 512, 0.1)])[0].note
+
+
+def test_names_at_the_ends_of_lines_do_not_meet():
+    heights = drawing.apart([0.1, 0.1, 0.5, 0.98, 0.99], 0.05)
+    assert heights == pytest.approx([0.075, 0.125, 0.5, 0.96, 1.01])
+    assert drawing.apart([], 0.1) == []
 
 
 def test_every_plot_is_drawn(rows, tmp_path):
@@ -127,9 +197,9 @@ def test_labels_name_the_conditions_and_the_crosses(rows):
     figure = figures.time_against_length([one for one in rows if one["ms"] is not None])
     assert "crosses: contended\nAMD EPYC, float32, 1 thread, batch 1, 8 heads" in figure._suptitle.get_text()
     labels = {text.get_text() for axis in figure.axes if axis.get_legend() for text in axis.get_legend().get_texts()}
-    assert {"attention (torch)", "chunked", "fla.naive_chunk_based", "published: NVIDIA H100, batch 16, bfloat16"} <= labels
+    assert {"attention (torch)", "chunked", "fla.naive_chunk_based", "published: Based, custom CUDA\nNVIDIA H100, batch 16, bfloat16"} <= labels
     bars = figures.ratios([one for one in rows if one["ms"] is not None])
-    assert any("published: over FlashAttention-2" in text.get_text() for text in bars.axes[0].get_legend().get_texts())
+    assert any("published: Based, custom CUDA,\nover FlashAttention-2, NVIDIA H100" in text.get_text() for text in bars.axes[0].get_legend().get_texts())
     plt.close("all")
 
 
