@@ -11,7 +11,8 @@ from __future__ import annotations
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,41 +66,60 @@ class Times:
 
 
 def take_turns(functions: Mapping[str, Callable[[], Any]], *, threads: int, seconds: float, fewest: int,
-               warm_up: int = 1, most: int = MOST_REPETITIONS) -> dict[str, Times]:
+               warm_up: int = 1, most: int = MOST_REPETITIONS, failed: dict[str, Exception] | None = None,
+               ) -> dict[str, Times]:
     """Run the functions in turns until each has worked for `seconds`, but `fewest` to `most` repetitions.
 
     So a dear one gets few turns and a cheap one many, spread over the same while. One that works for less than a tenth
-    of its wall time (it sleeps, or is kept waiting) is let go after ten times as long.
+    of its wall time (it sleeps, or is kept waiting) is let go after ten times as long. One that raises goes into
+    `failed` and out of the result; without `failed` it ends them all.
     """
-    for function in functions.values():
-        for _ in range(warm_up):
-            function()
+    failed, passed_on = ({}, True) if failed is None else (failed, False)
+    for name, function in functions.items():
+        with _caught(name, failed, passed_on):
+            for _ in range(warm_up):
+                function()
     found = {name: Times() for name in functions}
     clock = time.thread_time if threads == 1 else time.perf_counter
-    running = dict(functions)
+    running = {name: function for name, function in functions.items() if name not in failed}
     while running:
         for name, function in list(running.items()):
-            wall, work = time.perf_counter(), clock()
-            function()
-            work = clock() - work
-            wall = time.perf_counter() - wall
+            with _caught(name, failed, passed_on):
+                wall, work = time.perf_counter(), clock()
+                function()
+                work = clock() - work
+                wall = time.perf_counter() - wall
+            if name in failed:
+                del running[name]
+                continue
             own = found[name]
             own.work.append(work if threads == 1 else wall)
             own.wall.append(wall)
             if len(own.wall) >= most or (len(own.wall) >= fewest and max(sum(own.work), sum(own.wall) / 10) >= seconds):
                 del running[name]
-    return found
+    return {name: times for name, times in found.items() if name not in failed}
 
 
-def on_gpu(functions: Mapping[str, Callable[[], Any]]) -> dict[str, Times]:
+def on_gpu(functions: Mapping[str, Callable[[], Any]], failed: dict[str, Exception] | None = None) -> dict[str, Times]:
     """The same by the GPU's own events, the L2 cache emptied before each call (triton's do_bench)."""
     from triton.testing import do_bench
 
     found = {}
     for name, function in functions.items():
-        every = do_bench(function, warmup=GPU_WARM_UP_MS, rep=GPU_REPEAT_MS, return_mode="all")
-        found[name] = Times([ms / 1e3 for ms in every], [ms / 1e3 for ms in every], device="cuda")
+        with _caught(name, failed, failed is None):
+            every = do_bench(function, warmup=GPU_WARM_UP_MS, rep=GPU_REPEAT_MS, return_mode="all")
+            found[name] = Times([ms / 1e3 for ms in every], [ms / 1e3 for ms in every], device="cuda")
     return found
+
+
+@contextmanager
+def _caught(name: str, failed: dict[str, Exception] | None, passed_on: bool) -> Iterator[None]:
+    try:
+        yield
+    except Exception as problem:
+        if passed_on:
+            raise
+        failed[name] = problem
 
 
 class _Allocations(TorchDispatchMode):

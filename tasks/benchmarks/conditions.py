@@ -38,13 +38,16 @@ class Conditions:
                 "device": machine.name(self.device)}
 
     def clock(self, functions: Mapping[str, Callable[[], Any]], *, seconds: float, fewest: int, warm_up: int = 0,
-              most: int = MOST_REPETITIONS) -> dict[str, Times]:
-        """Time functions that ran once already: in turns on a CPU, `seconds` of work each, by its own events on a GPU."""
+              most: int = MOST_REPETITIONS, failed: dict[str, Exception] | None = None) -> dict[str, Times]:
+        """Time functions that ran once already: in turns on a CPU, `seconds` of work each, by its own events on a GPU.
+
+        One that raises goes into `failed`; without that it ends them all.
+        """
         if self.device == "cuda":
-            return on_gpu(functions)
+            return on_gpu(functions, failed)
         late = self.deadline is not None and time.perf_counter() > self.deadline
         return take_turns(functions, threads=self.threads, seconds=seconds * 0.4 if late else seconds,
-                          fewest=1 if late else fewest, warm_up=warm_up, most=most)
+                          fewest=1 if late else fewest, warm_up=warm_up, most=most, failed=failed)
 
     def wanted(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of a section's names that were asked for."""

@@ -10,12 +10,12 @@ import copy
 
 import torch
 
-from tasks.benchmarks import machine, registry
+from tasks.benchmarks import machine, refusals, registry
 from tasks.benchmarks.conditions import Conditions
-from tasks.benchmarks.operation import TOLERANCE, Operation, Setting
-from tasks.benchmarks.rows import relative, row, shown, timed
+from tasks.benchmarks.operation import TOLERANCE, Operation, Setting, Step
+from tasks.benchmarks.rows import relative, row, timed
 from tasks.benchmarks.sections import DECODE, Decode
-from tasks.benchmarks.sweep import compare, log
+from tasks.benchmarks.sweep import compare
 from tasks.timing import observed
 
 
@@ -37,29 +37,25 @@ def measure(section: Decode, context: int, conditions: Conditions) -> list[dict]
 
 
 def _row(operation: Operation, setting: Setting, section: Decode, conditions: Conditions) -> dict:
-    step, tolerance = operation.step, TOLERANCE[setting.dtype]
+    step = operation.step
     found = row(op=operation.name, backend=step.backend, measure=DECODE, n=setting.n, batch=setting.batch,
-                heads=setting.heads, **conditions.label, tolerance=tolerance, truth=step.truth_name)
-    try:
-        parts, state_bytes = step.prepare(setting)
-        wanted = step.truth(_doubled(parts))
-        y, peak, _ = observed(lambda: step.call(parts), setting.device)
-        error = relative(y, wanted)
-    except Exception as problem:  # noqa: BLE001 - one broken form must not take the others' figures with it
-        log.error("%s: decode step after %d tokens: %s", operation.name, setting.n, problem)
-        return found | {"note": f"{type(problem).__name__}: {problem}"}
-    found |= {"error": shown(error), "state_bytes": state_bytes, "bytes": state_bytes}
-    if not error <= tolerance:
-        log.error("%s: decode step after %d tokens: error %.1e is above %.0e; no time is reported", operation.name,
-                  setting.n, error, tolerance)
-        return found
+                heads=setting.heads, **conditions.label, tolerance=TOLERANCE[setting.dtype], truth=step.truth_name)
+    refusals.attempt(found, lambda: _fill(found, step, setting, section, conditions), setting.device)
+    return found
+
+
+def _fill(found: dict, step: Step, setting: Setting, section: Decode, conditions: Conditions) -> None:
+    parts, state_bytes = step.prepare(setting)
+    wanted = step.truth(_doubled(parts))
+    y, peak, _ = observed(lambda: step.call(parts), setting.device)
+    found |= {"state_bytes": state_bytes, "bytes": state_bytes}
+    refusals.hold(found, relative(y, wanted))
     times = conditions.clock({"step": lambda: step.call(parts)}, seconds=section.seconds, fewest=section.fewest,
                              warm_up=3, most=400)["step"]
     found |= {**timed(times), "peak_bytes": peak, "tokens_per_second": setting.batch / times.best}
     bandwidth = machine.bandwidth(setting.device)
     if bandwidth:
         found["floor_fraction"] = state_bytes / bandwidth / times.best
-    return found
 
 
 def _doubled(value: object) -> object:

@@ -3,6 +3,7 @@
 `forward`: batch 1, no gradients, all logits, peak memory. `prefixes`: the published simulation, a forward pass over every
 prefix length 1..L and the sum of their times; only every `stride`-th prefix is run, the times between follow a straight
 line (trapezoid rule). `incremental`: what a decoder does, one step after every length, summed by the same rule.
+Each has a check of its own: logits of the very call that is timed, or of the first steps after each length.
 
 "Vanilla" is softmax attention with its scores in memory; what torch calls with a fused kernel stands for FlashAttention.
 """
@@ -10,8 +11,11 @@ line (trapezoid rule). `incremental`: what a decoder does, one step after every 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +23,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from models import Layout, ModelConfig, build, registry
 from models.language_model import LanguageModel
-from storage import logs
+from tasks.benchmarks import refusals
 from tasks.benchmarks.conditions import Conditions
 from tasks.benchmarks.growth import config_of
-from tasks.benchmarks.rows import relative, row, shown, timed
+from tasks.benchmarks.rows import Red, relative, row, timed
 from tasks.benchmarks.sections import INCREMENTAL, MODEL_FORWARD, PREFIXES, Efficiency
 from tasks.timing import Times, observed
 
@@ -39,9 +43,33 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "Based": ("based", {}),
 }
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
-CHECKED = 512        # tokens that the float64 copy reads
+CHECKED = 1056       # tokens that the float64 copy reads; what comes later must be finite
+STEPS = 3            # after each length, checked
 
-log = logs.get("tasks.bench")
+
+@dataclass
+class Subject:
+    """A model, what it reads, and the logits (1, tokens, E) of its float64 copy for the first `CHECKED` tokens."""
+
+    model: LanguageModel
+    ids: torch.Tensor
+    exact: torch.Tensor
+
+    def error(self, logits: torch.Tensor, at: int) -> float:
+        """Difference of the logits (1, E) after token `at`; beyond what the copy read 0 if they are finite."""
+        wanted = self.exact[:, min(at, self.exact.shape[1] - 1)]
+        found = relative(logits, wanted)
+        return found if at < self.exact.shape[1] or math.isinf(found) else 0.0
+
+
+def subject_of(system: str, section: Efficiency, conditions: Conditions) -> Subject:
+    """The model of a system beside its float64 copy's logits."""
+    model = model_of(system, section, conditions)
+    generator = torch.Generator().manual_seed(conditions.seed)
+    longest = max((*section.lengths, *section.simulated))
+    ids = torch.randint(section.vocabulary, (1, longest + STEPS), generator=generator).to(conditions.device)
+    read = ids[:, :CHECKED]
+    return Subject(model, ids, copy.deepcopy(model).double()(read, Layout.dense(1, read.shape[1], device=ids.device)))
 
 
 def model_of(system: str, section: Efficiency, conditions: Conditions) -> LanguageModel:
@@ -77,26 +105,22 @@ def absent(section: Efficiency, conditions: Conditions) -> list[str]:
 @torch.no_grad()
 def measure(section: Efficiency, system: str, conditions: Conditions) -> list[dict]:
     """Rows of one system: a forward row a length, and two simulations."""
-    model = model_of(system, section, conditions)
-    generator = torch.Generator().manual_seed(conditions.seed)
-    longest = max((*section.lengths, *section.simulated))
-    ids = torch.randint(section.vocabulary, (1, longest + 1), generator=generator).to(conditions.device)
     kind = SYSTEMS[system][0]
     known = {"op": system, "backend": f"{kind}, unfused" if system == "Vanilla" else kind, "batch": 1,
              "heads": section.heads, **conditions.label, "tolerance": TOLERANCE[conditions.dtype],
-             "truth": f"the model in float64, {CHECKED} tokens", "note": f"{section.layers} layers, width {section.width}"}
+             "note": f"{section.layers} layers, width {section.width}"}
+    rows = [row(**known, measure=MODEL_FORWARD, n=n) for n in section.lengths] + [
+        row(**known, measure=mode, n=n) for mode in (PREFIXES, INCREMENTAL) for n in section.simulated]
     with attention_of(system):
-        known["error"] = shown(error := check(model, ids))
-        rows = [row(**known, measure=MODEL_FORWARD, n=n) for n in section.lengths] + [
-            row(**known, measure=mode, n=n) for mode in (PREFIXES, INCREMENTAL) for n in section.simulated]
-        if not error <= TOLERANCE[conditions.dtype]:
-            log.error("%s: logits differ from those in float64 by %.1e; no time is reported", system, error)
+        try:
+            subject = subject_of(system, section, conditions)
+        except Exception as problem:  # noqa: BLE001 - one broken system must not take the others' figures with it
+            for one in rows:
+                refusals.refuse(one, problem, conditions.device)
             return rows
         for one in rows:
-            if one["measure"] == MODEL_FORWARD:
-                one |= _forward(model, ids[:, :one["n"]], section, conditions)
-            else:
-                one |= _simulated(model, ids, one, section, conditions)
+            fill = _forward if one["measure"] == MODEL_FORWARD else _simulated
+            refusals.attempt(one, partial(fill, one, subject, section, conditions), conditions.device)
     return rows
 
 
@@ -110,20 +134,25 @@ def finish(rows: list[dict]) -> None:
                 one[key] = other / one["ms"]
 
 
-def check(model: LanguageModel, ids: torch.Tensor) -> float:
-    """Largest difference of the logits from those of a float64 copy."""
-    ids = ids[:, :CHECKED]
-    layout = Layout.dense(1, ids.shape[1], device=ids.device)
-    return relative(model(ids, layout), copy.deepcopy(model).double()(ids, layout))
+def truth(last: int, checked: int, what: str) -> str:
+    """What a row was held against, where the last token checked would be number `last`."""
+    return f"the model in float64, {what}" + (f" up to {checked:,} tokens; finite beyond" if last > checked else "")
 
 
-def _forward(model: LanguageModel, ids: torch.Tensor, section: Efficiency, conditions: Conditions) -> dict:
+def _forward(one: dict, subject: Subject, section: Efficiency, conditions: Conditions) -> None:
+    model, ids = subject.model, subject.ids[:, :one["n"]]
     layout = Layout.dense(1, ids.shape[1], device=ids.device)
     function = lambda: model(ids, layout)  # noqa: E731
-    _, peak, _ = observed(function, conditions.device)
+    logits, peak, _ = observed(function, conditions.device)
+    wanted = subject.exact[:, :ids.shape[1]]
+    error = relative(logits[:, :wanted.shape[1]], wanted) if logits.isfinite().all() else math.inf
+    if logits.shape[1] != ids.shape[1]:
+        raise Red(f"logits of {logits.shape[1]} tokens, expected {ids.shape[1]}")
+    refusals.hold(one, error, truth(ids.shape[1], wanted.shape[1], "logits of every token"))
+    del logits
     times = conditions.clock({"": function}, seconds=section.seconds, fewest=section.fewest)[""]
     cost = model.cost(ids.shape[1])
-    return {**timed(times), "peak_bytes": peak, "flops": cost.flops, "state_bytes": cost.state_bytes,
+    one |= {**timed(times), "peak_bytes": peak, "flops": cost.flops, "state_bytes": cost.state_bytes,
             "tokens_per_second": ids.shape[1] / times.best}
 
 
@@ -143,17 +172,36 @@ def summed(values: dict[int, float]) -> float:
     return area + (values[at[0]] + values[at[-1]]) / 2
 
 
-def _simulated(model: LanguageModel, ids: torch.Tensor, one: dict, section: Efficiency, conditions: Conditions) -> dict:
-    call = _prefix if one["measure"] == PREFIXES else _step
-    found = {n: call(model, ids, n, section, conditions) for n in lengths_of(one["n"], section.stride)}
+def _simulated(one: dict, subject: Subject, section: Efficiency, conditions: Conditions) -> None:
+    check, call = (_prefix_error, _prefix) if one["measure"] == PREFIXES else (_step_error, _step)
+    lengths = lengths_of(one["n"], section.stride)
+    what = "logits after each length run" if one["measure"] == PREFIXES else f"logits of {STEPS} steps after each length run"
+    last = one["n"] + (0 if one["measure"] == PREFIXES else STEPS)
+    refusals.hold(one, max(check(subject, n) for n in lengths), truth(last, subject.exact.shape[1], what))
+    found = {n: call(subject.model, subject.ids, n, section, conditions) for n in lengths}
     total = summed({n: times.best for n, times in found.items()})
     spread = [summed({n: times.percentile(p) for n, times in found.items()}) * 1e3 for p in (20, 50, 80)]
     contended = [times.contended for times in found.values()]
-    return {"ms": total * 1e3, "p20": spread[0], "ms_median": spread[1], "p80": spread[2],
+    one |= {"ms": total * 1e3, "p20": spread[0], "ms_median": spread[1], "p80": spread[2],
             "repetitions": min(len(times.work) for times in found.values()),
             "contended": None if None in contended else sum(contended) > len(contended) / 2,
             "tokens_per_second": one["n"] / total,
             "note": f"{one['note']}; {len(found)} of {one['n']:,} lengths run (stride {section.stride}), trapezoid rule"}
+
+
+def _prefix_error(subject: Subject, n: int) -> float:
+    layout = Layout.dense(1, n, device=subject.ids.device)
+    return subject.error(subject.model.head(subject.model.hidden(subject.ids[:, :n], layout)[:, -1]), n - 1)
+
+
+def _step_error(subject: Subject, n: int) -> float:
+    """Of the steps that follow a prefill of n tokens, each with the token that really comes next."""
+    _, state = subject.model.prefill(subject.ids[:, :n], Layout.dense(1, n, device=subject.ids.device))
+    errors = []
+    for at in range(n, n + STEPS):
+        logits, state = subject.model.step(subject.ids[:, at], state)
+        errors.append(subject.error(logits, at))
+    return max(errors)
 
 
 def _prefix(model: LanguageModel, ids: torch.Tensor, n: int, section: Efficiency, conditions: Conditions) -> Times:

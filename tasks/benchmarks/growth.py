@@ -7,6 +7,7 @@ listed, not guessed.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ import torch
 from kernels.errors import RereadError
 from models import Layout, registry
 from models.mixer import Mixer
-from storage import logs
+from tasks.benchmarks import refusals
 from tasks.benchmarks.conditions import Conditions
-from tasks.benchmarks.rows import relative, row, shown, timed
+from tasks.benchmarks.rows import relative, row, timed
 from tasks.benchmarks.sections import STEP, Growth
 from tasks.timing import observed
 
@@ -26,8 +27,6 @@ PUBLISHED = {"long_short": "LongShort: O(n^2 / l) in all, so each step grows wit
              "lavo": "LAVO: O(n (r + w)) in all, constant a step", "attention": "attention: each step grows with n"}
 FORWARD_TOKENS = 512               # up to here a step is held against the forward pass, beyond against float64 streaming
 TOLERANCE = 1e-4
-
-log = logs.get("tasks.bench")
 
 
 def streams(kind: str) -> bool:
@@ -82,31 +81,31 @@ def absent(section: Growth, conditions: Conditions) -> list[str]:
 @torch.no_grad()
 def measure(section: Growth, kind: str, conditions: Conditions) -> list[dict]:
     """One row a history."""
-    config = config_of(kind, section.width, heads=section.heads)
-    mixer = registry.build(config, section.width, seed=conditions.seed).eval().to(conditions.device)
-    exact = copy.deepcopy(mixer).double()
-    generator = torch.Generator().manual_seed(conditions.seed)
-    longest = max(section.histories)
-    x_BLD = torch.randn(1, longest + 1, section.width, generator=generator).to(conditions.device)
-    histories = [n for n in section.histories if mixer.able.max_length is None or n < mixer.able.max_length]
-    return [_row(section, kind, mixer, exact, x_BLD[:, :n + 1], conditions) for n in histories]
+    known = {"op": kind, "backend": "auto", "measure": STEP, "batch": 1, **conditions.label, "dtype": "float32",
+             "tolerance": TOLERANCE, "note": PUBLISHED.get(kind)}
+    rows = [row(**known, n=n, heads=section.heads) for n in section.histories]
+    try:
+        config = config_of(kind, section.width, heads=section.heads)
+        mixer = registry.build(config, section.width, seed=conditions.seed).eval().to(conditions.device)
+        exact = copy.deepcopy(mixer).double()
+        generator = torch.Generator().manual_seed(conditions.seed)
+        longest = max(section.histories)
+        x_BLD = torch.randn(1, longest + 1, section.width, generator=generator).to(conditions.device)
+    except Exception as problem:  # noqa: BLE001 - one broken mixer must not take the others' figures with it
+        for one in rows:
+            refusals.refuse(one, problem, conditions.device)
+        return rows
+    rows = [one for one in rows if mixer.able.max_length is None or one["n"] < mixer.able.max_length]
+    for one in rows:
+        refusals.attempt(one, partial(_fill, one, section, mixer, exact, x_BLD[:, :one["n"] + 1], conditions), conditions.device)
+    return rows
 
 
-def _row(section: Growth, kind: str, mixer: Mixer, exact: Mixer, x_BLD: torch.Tensor, conditions: Conditions) -> dict:
+def _fill(found: dict, section: Growth, mixer: Mixer, exact: Mixer, x_BLD: torch.Tensor, conditions: Conditions) -> None:
     n = x_BLD.shape[1] - 1
     cost = mixer.cost(n)
-    found = row(op=kind, backend="auto", measure=STEP, n=n, batch=1, heads=getattr(mixer.config, "heads", None),
-                **{**conditions.label, "dtype": "float32"}, tolerance=TOLERANCE, flops=cost.step_flops,
-                state_bytes=cost.state_bytes, note=PUBLISHED.get(kind))
-    try:
-        error, truth = check(mixer, exact, x_BLD)
-        found |= {"error": shown(error), "truth": truth}
-    except Exception as problem:  # noqa: BLE001 - one broken mixer must not take the others' figures with it
-        log.error("%s after %d tokens: %s; no time is reported", kind, n, problem)
-        return found | {"note": f"{type(problem).__name__}: {problem}"}
-    if not error <= TOLERANCE:
-        log.error("%s after %d tokens: error %.1e is above %.0e; no time is reported", kind, n, error, TOLERANCE)
-        return found
+    found |= {"heads": getattr(mixer.config, "heads", None), "flops": cost.step_flops, "state_bytes": cost.state_bytes}
+    refusals.hold(found, *check(mixer, exact, x_BLD))
     held = [prefilled(mixer, x_BLD[:, :n])]
     found["state_bytes_measured"] = held[0].nbytes
     token = x_BLD[:, n]
@@ -118,8 +117,8 @@ def _row(section: Growth, kind: str, mixer: Mixer, exact: Mixer, x_BLD: torch.Te
     _, found["peak_bytes"], _ = observed(step, conditions.device)
     limit = mixer.able.max_length
     most = 40 if limit is None else max(1, min(40, limit - n - 3))
-    return found | timed(conditions.clock({"step": step}, seconds=section.seconds, fewest=min(section.fewest, most),
-                                          warm_up=1, most=most)["step"])
+    found |= timed(conditions.clock({"step": step}, seconds=section.seconds, fewest=min(section.fewest, most),
+                                    warm_up=1, most=most)["step"])
 
 
 def prefilled(mixer: Mixer, x_BLD: torch.Tensor):

@@ -56,10 +56,10 @@ def versions() -> dict[str, str]:
 
 @lru_cache
 def installed(module: str) -> bool:
-    """Whether a module has a source, told without importing it (its parent packages are)."""
+    """Whether a module has a source, told without importing it (its parent packages are, if they can be)."""
     try:
         spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
+    except ImportError:
         return False
     return spec is not None and spec.origin is not None
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from tasks.benchmarks.machine import installed
+from tasks.benchmarks.rows import Red
 
 Inputs = dict[str, torch.Tensor]
 Form = Callable[[Inputs], torch.Tensor]
@@ -111,9 +112,12 @@ class Truth:
     at: torch.Tensor
     y: torch.Tensor            # float64 (rows, positions, ...)
     name: str
+    shape: tuple[int, ...]     # of the whole result, (B, L, ...)
 
     def of(self, y: torch.Tensor) -> torch.Tensor:
-        """The part of a result that is checked."""
+        """The part of a result that is checked. Red for a result of another shape."""
+        if tuple(y.shape) != self.shape:
+            raise Red(f"a result of shape {tuple(y.shape)}, expected {self.shape}")
         return y[self.rows][:, self.at]
 
 
@@ -170,7 +174,9 @@ class Operation:
             found.append(self.naive(own)[:, :setting.real] if whole else self.formula(own, at))
         where = "every position" if whole else f"{len(at)} positions"
         where += f" of {len(rows)} rows" if setting.batch > 1 else ""
-        return Truth(rows.to(setting.device), at, torch.cat(found), f"{'naive form' if whole else 'formula'}, float64, {where}")
+        y = torch.cat(found)
+        return Truth(rows.to(setting.device), at, y, f"{'naive form' if whole else 'formula'}, float64, {where}",
+                     (setting.batch, setting.n, *y.shape[2:]))
 
 
 def positions(setting: Setting) -> torch.Tensor:

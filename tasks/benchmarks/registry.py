@@ -30,6 +30,12 @@ def choose(names: tuple[str, ...]) -> list[Operation]:
     return [here[name] for name in names if name in here]
 
 
+def is_peer(op: str, backend: str) -> bool:
+    """Whether a row's implementation is another package's."""
+    operation = every().get(op)
+    return operation is not None and any(form.name == backend and not form.ours for form in operation.implementations)
+
+
 def check(names: tuple[str, ...]) -> None:
     """SpecError for a name that no file defines in this build."""
     unknown = [name for name in names if name not in every()]

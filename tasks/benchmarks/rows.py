@@ -27,7 +27,7 @@ KEYS: dict[str, Any] = {
     "ms_median": None, "p20": None, "p80": None,
     "wall_ms": None,           # wall time of the best repetition
     "repetitions": 0,
-    "error": None,             # largest difference from the truth over the truth's largest value; None: not finite
+    "error": None,             # largest difference from the truth over the truth's largest value; None: not finite, or no result
     "tolerance": None,
     "truth": None,             # what it was compared with
     "ratio_to_sdpa": None, "ratio_to_peer": None, "peer": None,
@@ -42,6 +42,13 @@ KEYS: dict[str, Any] = {
     "published": None,         # {claim_id, value, unit, differs} of a paper's figure
     "note": None,
 }
+
+
+class Red(Exception):
+    """A result that its check refuses; the message says why."""
+
+
+TIMED = ("ms", "ms_median", "p20", "p80", "wall_ms", "repetitions", "contended")
 
 
 def row(**known: Any) -> dict[str, Any]:
@@ -60,9 +67,9 @@ def timed(times: Times) -> dict[str, Any]:
 
 
 def relative(got: torch.Tensor, truth: torch.Tensor) -> float:
-    """max|a - b| / max|b|; infinite if anything is not finite or the shapes differ."""
+    """max|a - b| / max|b|; infinite if anything is not finite. Red if the shapes differ."""
     if got.shape != truth.shape:
-        return math.inf
+        raise Red(f"a result of shape {tuple(got.shape)}, expected {tuple(truth.shape)}")
     if truth.numel() == 0:
         return 0.0
     error = float((got.double() - truth.double()).abs().max() / truth.abs().max().clamp(min=1e-300))

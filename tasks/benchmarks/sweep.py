@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from storage import logs
-from tasks.benchmarks import machine, registry
+from tasks.benchmarks import machine, refusals, registry
 from tasks.benchmarks.conditions import Conditions
 from tasks.benchmarks.operation import (
     NAIVE_TOKENS,
@@ -22,11 +22,9 @@ from tasks.benchmarks.operation import (
     Truth,
     doubled,
 )
-from tasks.benchmarks.rows import relative, row, shown, timed
+from tasks.benchmarks.rows import Red, relative, row, shown, timed
 from tasks.benchmarks.sections import BACKWARD, FORWARD, Sweep
-from tasks.timing import observed
-
-log = logs.get("tasks.bench")
+from tasks.timing import Times, observed
 
 
 @dataclass
@@ -38,7 +36,7 @@ class Candidate:
     function: Callable[[], object]
     error: float = math.inf
     truth: str = ""
-    note: str | None = None
+    problem: Exception | None = None       # what its call raised
     peak: int | None = None
 
     @property
@@ -68,28 +66,37 @@ def measure(section: Sweep, point: tuple[int, int], conditions: Conditions) -> l
 def _together(section: Sweep, names: tuple[str, ...], setting: Setting, conditions: Conditions) -> list[dict]:
     candidates = [candidate for operation in registry.choose(names)
                   for candidate in checked(operation, section, setting)]
-    tolerance = TOLERANCE[setting.dtype]
-    passed = [one for one in candidates if one.error <= tolerance]
-    times = conditions.clock({one.key: one.function for one in passed}, seconds=section.seconds, fewest=section.fewest)
-    return [_row(one, setting, section, conditions, times.get(one.key), tolerance) for one in candidates]
+    rows = {one.key: _row(one, setting, section, conditions) for one in candidates}
+    passed = [one for one in candidates if refusals.attempt(rows[one.key], partial(_judge, one, rows[one.key]), setting.device)]
+    failed: dict[str, Exception] = {}
+    times = conditions.clock({one.key: one.function for one in passed}, seconds=section.seconds, fewest=section.fewest,
+                             failed=failed)
+    for key, problem in failed.items():
+        refusals.refuse(rows[key], problem, setting.device)
+    for one in passed:
+        if one.key in times:
+            rows[one.key] |= _timed(one, rows[one.key], setting, times[one.key])
+    return list(rows.values())
 
 
-def _row(one: Candidate, setting: Setting, section: Sweep, conditions: Conditions, times, tolerance: float) -> dict:
-    count = one.operation.count(setting)
-    found = row(op=one.operation.name, backend=one.form.name, measure=BACKWARD if section.backward else FORWARD,
-                n=setting.n, batch=setting.batch, heads=setting.heads, **conditions.label, error=shown(one.error),
-                tolerance=tolerance, truth=one.truth, note=one.note or one.form.note,
-                flops=count.flops * (3 if section.backward else 1), bytes=count.bytes * (3 if section.backward else 1))
-    if times is None:
-        log.error("%s (%s) at %d tokens: %s; no time is reported", one.operation.name, one.form.name, setting.n,
-                  one.note or f"error {one.error:.1e} is above {tolerance:.0e}")
-        return found
-    found |= {**timed(times), "peak_bytes": one.peak}
-    found["tokens_per_second"] = setting.batch * setting.n / times.best
+def _judge(one: Candidate, found: dict) -> None:
+    if one.problem is not None:
+        found["error"] = shown(one.error)
+        raise one.problem
+    refusals.hold(found, one.error)
+
+
+def _row(one: Candidate, setting: Setting, section: Sweep, conditions: Conditions) -> dict:
+    count, times = one.operation.count(setting), 3 if section.backward else 1
+    return row(op=one.operation.name, backend=one.form.name, measure=BACKWARD if section.backward else FORWARD,
+               n=setting.n, batch=setting.batch, heads=setting.heads, **conditions.label, truth=one.truth,
+               tolerance=TOLERANCE[setting.dtype], note=one.form.note, flops=count.flops * times, bytes=count.bytes * times)
+
+
+def _timed(one: Candidate, found: dict, setting: Setting, times: Times) -> dict:
     bandwidth = machine.bandwidth(setting.device)
-    if bandwidth:
-        found["floor_fraction"] = found["bytes"] / bandwidth / times.best
-    return found
+    return {**timed(times), "peak_bytes": one.peak, "tokens_per_second": setting.batch * setting.n / times.best,
+            "floor_fraction": found["bytes"] / bandwidth / times.best if bandwidth else None}
 
 
 def compare(rows: list[dict]) -> list[dict]:
@@ -115,29 +122,33 @@ def compare(rows: list[dict]) -> list[dict]:
 
 # ------------------------------------------------------------------------------------------------------------- checks
 def checked(operation: Operation, section: Sweep, setting: Setting) -> list[Candidate]:
-    """Every implementation that takes the setting, run once against the truth."""
+    """Every implementation that takes the setting, run once against the truth. All share what drawing or truth raise."""
     forms = [form for form in operation.running(setting, section.peers) if section.naive or form.name != "naive"]
     if not forms:
         return []
-    if setting.n > NAIVE_TOKENS and operation.prove() > PROOF_TOLERANCE:
-        return [Candidate(operation, form, lambda: None, operation.prove(), "formula",
-                          "the formula itself differs from the naive form") for form in forms]
-    inputs = operation.draw(setting)
     prepare = _backward if section.backward else _forward
-    return prepare(operation, forms, inputs, setting)
+    difference = math.inf
+    try:
+        if setting.n > NAIVE_TOKENS and not (difference := operation.prove()) <= PROOF_TOLERANCE:
+            raise Red("the formula itself differs from the naive form")
+        return prepare(operation, forms, operation.draw(setting), setting)
+    except Exception as problem:  # noqa: BLE001 - one operation without a truth must not take the others' figures with it
+        error = difference if isinstance(problem, Red) else math.inf
+        return [Candidate(operation, form, lambda: None, error, "formula", problem) for form in forms]
 
 
 def _forward(operation: Operation, forms: list[Implementation], inputs: Inputs, setting: Setting) -> list[Candidate]:
     truth = operation.truth(doubled(inputs), setting)
     candidates = []
     for form in forms:
-        arranged = form.arrange(inputs)
-        one = Candidate(operation, form, lambda form=form, arranged=arranged: form.call(arranged), truth=truth.name)
+        one = Candidate(operation, form, lambda: None, truth=truth.name)
         try:
+            arranged = form.arrange(inputs)
+            one.function = partial(form.call, arranged)
             y, one.peak, _ = observed(one.function, setting.device)
             one.error = relative(truth.of(form.restore(y)), truth.y)
         except Exception as error:  # noqa: BLE001 - one broken form must not take the others' figures with it
-            one.note = f"{type(error).__name__}: {error}"
+            one.problem = error
         candidates.append(one)
     return candidates
 
@@ -165,14 +176,16 @@ def _backward_candidate(one: Candidate, inputs: Inputs, setting: Setting, truth:
         dy = torch.randn_like(y)
         one.function = lambda: torch.autograd.grad(form.call(arranged), leaves, dy)
     except Exception as error:  # noqa: BLE001 - one broken form must not take the others' figures with it
-        one.error, one.note = math.inf, f"{type(error).__name__}: {error}"
+        one.problem = error
     return one
 
 
 def _sparse(form: Implementation, arranged: Inputs, leaves: list[torch.Tensor], truth: Truth, dy_at: torch.Tensor):
     """(y, gradients) where only what is checked sends one back."""
     y = form.call(arranged)
-    dy = torch.zeros_like(form.restore(y))
+    restored = form.restore(y)
+    truth.of(restored)
+    dy = torch.zeros_like(restored)
     dy[truth.rows[:, None], truth.at] = dy_at.to(y.dtype)
     return y.detach(), torch.autograd.grad(y, leaves, form.restore(dy))
 

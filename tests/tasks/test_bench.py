@@ -9,7 +9,7 @@ import torch
 from storage.artifacts import Store
 from storage.errors import SpecError
 from tasks import bench
-from tasks.benchmarks import machine, presets, registry, sweep
+from tasks.benchmarks import decode, machine, presets, refusals, registry, sweep
 from tasks.benchmarks.conditions import Conditions
 from tasks.benchmarks.operation import PROOF_TOLERANCE, Setting
 from tasks.benchmarks.rows import KEYS
@@ -70,15 +70,20 @@ def test_the_keys_are_frozen():
 
 
 # ------------------------------------------------------------------------------------------------------------ red checks
-@pytest.mark.parametrize("fault", ["a little", "not finite", "raises"])
+@pytest.mark.parametrize("fault", ["a little", "not finite", "raises", "shape", "second call"])
 def test_a_red_check_has_no_time(monkeypatch, fault):
     operation = registry.every()["taylor"]
-    right = operation.implementations[0].call
+    right, calls = operation.implementations[0].call, []
 
     def wrong(inputs):
         if fault == "raises":
             raise RuntimeError("out of order")
         y = right(inputs)
+        calls.append(1)
+        if fault == "second call" and len(calls) > 1:
+            raise RuntimeError("out of order")
+        if fault in ("second call", "shape"):
+            return y[:, :len(y[0]) - (fault == "shape")]
         return y * 1.0001 if fault == "a little" else torch.full_like(y, torch.nan)
 
     object.__setattr__(operation.implementations[0], "call", wrong)
@@ -93,9 +98,64 @@ def test_a_red_check_has_no_time(monkeypatch, fault):
         assert red["tolerance"] < red["error"] < 1e-3
     else:
         assert red["error"] is None
-    assert ("out of order" in (red["note"] or "")) == (fault == "raises")
+    assert red["note"] == {"a little": None, "not finite": "not finite",
+                           "shape": "a result of shape (1, 129, 8, 64), expected (1, 130, 8, 64)"}.get(
+                               fault, "could not run: RuntimeError: out of order")
+    assert refusals.broken(list(rows.values())) == [red] and refusals.ran(red) is (red["note"] is None or "run" not in red["note"])
     assert rows["prefix"]["ms"] > 0 and rows["prefix"]["ratio_to_sdpa"] > 0
     json.dumps(list(rows.values()), allow_nan=False)
+
+
+@pytest.mark.parametrize("place", ["draw", "formula"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_without_a_truth_only_its_own_rows_are_refused(monkeypatch, place, backward):
+    def wrong(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    operation = registry.every()["taylor"]
+    operation.prove()
+    right = getattr(operation, place)
+    object.__setattr__(operation, place, wrong)
+    try:
+        rows = sweep.measure(small("sdpa", "taylor", backward=backward), (1, 600), NOW)
+    finally:
+        object.__setattr__(operation, place, right)
+    assert rows[0]["ms"] > 0 and rows[1]["ms"] is rows[1]["error"] is None
+    assert rows[1]["note"] == "could not run: out of memory: OutOfMemoryError: CUDA out of memory"
+    assert refusals.broken(rows) == [], "memory that is short is no fault of a form"
+
+
+def test_a_gradient_of_a_result_of_another_shape_is_refused():
+    operation = registry.every()["taylor"]
+    right = operation.implementations[0].call
+    object.__setattr__(operation.implementations[0], "call", lambda inputs: right(inputs)[:, :-1])
+    try:
+        row = sweep.measure(small("taylor", backward=True), (1, 64), NOW)[0]
+    finally:
+        object.__setattr__(operation.implementations[0], "call", right)
+    assert row["ms"] is None and row["note"].startswith("a result of shape (1, 63, 8, 64)")
+
+
+def test_a_step_that_fails_while_it_is_timed_is_refused(monkeypatch):
+    def wrong(*_, **__):
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr("tasks.benchmarks.conditions.take_turns", wrong)
+    row = decode.measure(Decode(("taylor",), (64,)), 64, NOW)[0]
+    assert row["ms"] is row["error"] is None and row["note"] == "could not run: RuntimeError: out of order"
+
+
+@pytest.mark.parametrize("problem", [ImportError("libcuda.so.1: cannot open"), AttributeError("no naive_chunk_based")])
+def test_a_peer_that_cannot_be_imported_is_no_failure(monkeypatch, problem):
+    def wrong(*_):
+        raise problem
+
+    monkeypatch.setattr("tasks.benchmarks.operations.taylor.fla_naive", wrong)
+    rows = sweep.measure(small("taylor", peers=True), (1, 256), NOW)
+    assert rows[0]["ms"] > 0 and len(rows) == 3 and refusals.broken(rows) == []
+    for row in rows[1:]:
+        assert row["ms"] is None and not refusals.ran(row)
+        assert refusals.reason(row) == f"could not run: {type(problem).__name__}: {problem}"
 
 
 def test_a_wrong_gradient_is_red():

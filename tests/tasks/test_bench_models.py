@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models import registry
+from models import LanguageModel, registry
 from models.mixers import attention
 from tasks.benchmarks import efficiency, growth, whole_models
 from tasks.benchmarks.conditions import Conditions
@@ -130,6 +130,97 @@ def test_memory_that_is_short_is_a_reason(monkeypatch):
 
 
 def test_a_model_that_differs_from_float64_has_no_time(monkeypatch):
-    monkeypatch.setattr(whole_models, "check", lambda model, ids: 0.5)
-    rows = whole_models.measure(WholeModels(("based-mini",), prompt=8, new=2), "based-mini", NOW)
-    assert [(row["ms"], row["error"]) for row in rows] == [(None, 0.5)] * 2
+    monkeypatch.setattr(LanguageModel, "double", lambda self: greater(LANGUAGE_MODEL_DOUBLE(self)))
+    rows = whole_models.measure(SHORT, "based-mini", NOW)
+    assert all(row["ms"] is None and row["error"] > 0.1 for row in rows)
+
+
+LANGUAGE_MODEL_DOUBLE = LanguageModel.double
+SHORT = WholeModels(("based-mini",), prompt=8, new=4, seconds=0, fewest=1)
+
+
+def greater(model):
+    with torch.no_grad():
+        model.embedding.weight.mul_(torch.linspace(0.5, 1.5, model.embedding.weight.shape[1]))
+    return model
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """`steps(change)` alters the logits of every step of a model that is not in float64; None: it raises."""
+    right = LanguageModel.step
+
+    def wrong_by(change):
+        def wrong(self, ids_B, state):
+            logits, state = right(self, ids_B, state)
+            return (logits if logits.dtype == torch.float64 else change(logits)), state
+
+        monkeypatch.setattr(LanguageModel, "step", wrong)
+
+    return wrong_by
+
+
+def raises(logits):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 TiB\nand more")
+
+
+FAULTS = {"nan": lambda y: torch.full_like(y, torch.nan), "off": lambda y: y + 0.3 * y.abs().max(), "shape": lambda y: y[:, :-1],
+          "reversed": lambda y: y.flip(-1), "raises": raises}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_step_refuses_what_steps_alone(steps, fault):
+    steps(FAULTS[fault])
+    first, generation = whole_models.measure(SHORT, "based-mini", NOW)
+    rows = efficiency.measure(SMALL, "Local", NOW)
+    assert first["ms"] > 0 and all(row["ms"] > 0 and row["error"] <= row["tolerance"] for row in rows[:-1])
+    for row in (generation, rows[-1]):
+        assert row["ms"] is None and row["repetitions"] == 0
+        if fault in ("off", "reversed"):
+            assert row["error"] > 0.1 and "steps" in row["truth"]
+        else:
+            assert row["error"] is None
+            assert row["note"].startswith({"nan": "not finite", "shape": "a result of shape"}.get(
+                fault, "could not run: out of memory: OutOfMemoryError: CUDA out of memory. Tried to allocate 2 TiB"))
+            assert "and more" not in row["note"]
+
+
+def test_a_wrong_answer_is_refused(monkeypatch):
+    """Steps are right, what `greedy` makes of them is not."""
+    monkeypatch.setattr(whole_models, "greedy", lambda model, prompts, maximum_new: [[0] * maximum_new for _ in prompts])
+    first, generation = whole_models.measure(SHORT, "based-mini", NOW)
+    assert first["ms"] > 0 and generation["ms"] is None and generation["error"] > 0.05
+
+
+def test_a_forward_that_is_not_finite_late_is_refused(monkeypatch):
+    monkeypatch.setattr(efficiency, "CHECKED", 20)
+    right = LanguageModel.forward
+
+    def wrong(self, ids_BL, layout):
+        logits = right(self, ids_BL, layout)
+        logits[:, 30:] = torch.nan
+        return logits
+
+    monkeypatch.setattr(LanguageModel, "forward", wrong)
+    short, long, prefixes, _ = efficiency.measure(SMALL, "Local", NOW)
+    assert short["ms"] > 0 and short["truth"].endswith("every token") and long["ms"] is None and prefixes["ms"] > 0
+    assert "up to 20 tokens; finite beyond" in long["truth"]
+
+
+@pytest.mark.parametrize("measure", [lambda: whole_models.measure(SHORT, "based-mini", NOW),
+                                     lambda: efficiency.measure(SMALL, "Local", NOW),
+                                     lambda: growth.measure(GROWTH, "attention", NOW)])
+@pytest.mark.parametrize("place", ["draw", "clock"])
+def test_one_failing_call_refuses_its_row(monkeypatch, measure, place):
+    def wrong(*_, **__):
+        raise RuntimeError("out of order")
+
+    if place == "draw":
+        monkeypatch.setattr(torch, "randint", wrong)
+        monkeypatch.setattr(torch, "randn", wrong)
+    else:
+        monkeypatch.setattr("tasks.benchmarks.conditions.take_turns", wrong)
+        monkeypatch.setattr(whole_models, "timings", lambda functions, section, conditions, failed:
+                            failed.update(dict.fromkeys(functions, RuntimeError("out of order"))))
+    for row in measure():
+        assert row["ms"] is row["error"] is None and row["note"] == "could not run: RuntimeError: out of order"

@@ -1,7 +1,9 @@
 """Clocks and counts: turns, contention, percentiles, bytes."""
 
 import time
+from functools import partial
 
+import pytest
 import torch
 
 from tasks.timing import Times, observed, peak_bytes, take_turns
@@ -50,3 +52,18 @@ def test_peak_bytes_are_counted_exactly():
     assert peak_bytes(lambda: x.add_(1)) == 0
     result, peak, seconds = observed(lambda: x + 1)
     assert (float(result[0]), peak) == (2, 4000) and seconds > 0
+
+
+def test_one_that_raises_is_told_and_ends_no_other():
+    def second(calls):
+        calls.append(1)
+        if len(calls) > 1:
+            raise ValueError("again")
+
+    failed: dict[str, Exception] = {}
+    functions = {"first": lambda: 1 / 0, "second": partial(second, []), "right": lambda: None}
+    times = take_turns(functions, threads=1, seconds=0, fewest=3, failed=failed)
+    assert list(times) == ["right"] and {name: type(error) for name, error in failed.items()} == {
+        "first": ZeroDivisionError, "second": ValueError}
+    with pytest.raises(ZeroDivisionError):
+        take_turns(functions, threads=1, seconds=0, fewest=1, warm_up=0)
