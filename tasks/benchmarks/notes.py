@@ -42,6 +42,7 @@ NOTES = {
     INCREMENTAL: "An estimate of a decoder's n steps, each from the state of the tokens before it: only some steps were run, "
                  f"the times between them follow straight lines (trapezoid rule). {SYSTEM}",
 }
+SIZES = ("window", "chunk", "slots", "feature_dim")       # of a mixer's config
 FLOOR = ("of floor: the time that the counted bytes take at the bandwidth stated for the memory, over the best repetition; "
          "`kernels.gpu_check` takes the bandwidth of a measured copy and the median instead, so the two shares differ.")
 
@@ -67,10 +68,24 @@ def settings(rows: list[Row]) -> list[str]:
         own = [part for part in common([parts for row, parts in said if row["n"] == n]) if part not in known]
         found += [f"n {n:,}: {'; '.join(own)}."] if own else []
         known |= set(own)
+    of_systems = {}
     for system in dict.fromkeys(row["op"] for row in rows):
         own = dict.fromkeys(part for row, parts in said if row["op"] == system for part in parts if part not in known)
-        found += [f"{system}: {'; '.join(own)}."] if own else []
-    return found
+        of_systems[system] = "; ".join(own) or sizes(system)
+    return found + [f"{system}: {text}." for system, text in of_systems.items() if text]
+
+
+def sizes(system: str) -> str:
+    """Window, chunk, slots of a system of LAVO's protocols, as the benchmark asks for them: they are not the same for all,
+    and times depend on them. Empty for one that has none or is not known."""
+    from models import registry
+    from tasks.benchmarks.efficiency import SYSTEMS
+
+    kind, wanted = SYSTEMS.get(system, ("", {}))
+    if kind not in registry.kinds():
+        return ""
+    config = registry.config_class(kind)(**wanted)
+    return ", ".join(f"{name} {getattr(config, name)}" for name in SIZES if hasattr(config, name))
 
 
 def common(lists: list[list[str]]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from tasks.benchmarks import published
 from tasks.benchmarks.drawing import conditions
 from tasks.benchmarks.notes import contention, note
+from tasks.benchmarks.refusals import reason
 from tasks.benchmarks.sections import (
     BACKWARD,
     DECODE,
@@ -145,8 +146,7 @@ def markdown(rows: list[Row], facts: dict[str, Any], plots: list[str]) -> str:
     contended = contention(rows)
     lines = [f"# Benchmark `{facts['preset']}`", "", f"Machine: {facts['machine']}. {versions}.", "",
              f"{len(rows)} rows, {len(refused)} without a time." + (f" {contended}." if contended else ""), ""]
-    lines += [f"* no time: {row['op']} ({row['backend']}), {row['measure']}, n {row['n']:,}: "
-              + (row["note"] or "not finite" if row["error"] is None else f"error {row['error']:.1e} above {row['tolerance']:.0e}")
+    lines += [f"* no time: {row['op']} ({row['backend']}), {row['measure']}, n {row['n']:,}: {reason(row)}"
               for row in refused]
     for name in plots:
         lines += [f"![{name.removesuffix('.png')}]({name})", ""]

@@ -164,6 +164,13 @@ def test_a_simulation_says_what_was_run():
         assert "x attention model" in table.columns and "x SDPA" not in table.columns
 
 
+def test_windows_and_slots_of_the_systems_are_named():
+    rows = [simulation(system, PREFIXES, 1024, "") for system in ("Vanilla", "LAVO", "LongShort", "Local", "unknown")]
+    text = page.tables(rows)[0].note
+    assert "LAVO: window 64, slots 64." in text and "Local: window 64." in text and "LongShort: window " in text
+    assert "Vanilla:" not in text and "unknown:" not in text
+
+
 def test_ratios_of_a_disturbed_run_compare_where_turns_were_taken(rows):
     assert notes.contention([one for one in rows if not one["contended"]]) == ""
     forward = notes.contention(rows)
