@@ -2,7 +2,8 @@
 
 Produces `timings.json`, a list of flat rows (`tasks.benchmarks.rows.KEYS`), with plots and a page for people. Rules: what
 is timed is compared with float64 on the very inputs that are timed, and a row whose error is above the tolerance carries
-the error (null: not finite) and no time. Competitors run in turns in one process; `ms` is the best repetition, on a CPU
+the error (null: not finite) and no time. A call that raises takes no other row with it: its own says what was raised.
+Competitors run in turns in one process; `ms` is the best repetition, on a CPU
 the thread's own CPU time. `ratio_to_sdpa` and `ratio_to_peer` say how many times faster than torch's causal attention or
 than the quickest peer the row is: above 1 is faster. Ratios carry over between machines, milliseconds do not. What is
 not installed, or not in this build, is absent from the rows and named on the page; nothing is filled in.
@@ -14,6 +15,7 @@ import importlib
 import json
 import pkgutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from storage.artifacts import Store, artifact_id
 from storage.errors import SpecError
 from storage.identity import code_hash
 from storage.progress import progress
-from tasks.benchmarks import machine, operations, presets, published
+from tasks.benchmarks import machine, operations, presets, published, refusals, registry
 from tasks.benchmarks.conditions import Conditions
 from tasks.benchmarks.presets import Preset
 from tasks.benchmarks.sections import Decode, Section, Sweep
@@ -69,7 +71,29 @@ def chosen(spec: BenchSpec) -> Preset:
     if spec.lengths and not lengths & set(spec.lengths):
         raise SpecError(f"lengths: preset {spec.preset} times {', '.join(map(str, sorted(lengths))) or 'no single length'}; "
                         f"got {', '.join(map(str, spec.lengths))}")
+    if (spec.operations or spec.lengths) and not any(_selected(section, spec) for section in preset.sections):
+        raise SpecError(f"preset {spec.preset} times none of {', '.join(spec.operations or sorted(known))}"
+                        + (f" at {', '.join(map(str, spec.lengths))}" if spec.lengths else "") + "; it times "
+                        + "; ".join(f"{name} at {', '.join(map(str, sizes)) or 'no length, as this build lacks it'}"
+                                    for name, sizes in _offer(preset, spec.operations or sorted(known)).items()))
     return preset
+
+
+def _selected(section: Section, spec: BenchSpec) -> bool:
+    """Whether the selection leaves something of a section that can be selected from."""
+    return (isinstance(section, Sweep | Decode) and (not spec.lengths or not set(section.sizes).isdisjoint(spec.lengths))
+            and any(not spec.operations or name in spec.operations for name in _timed(section)))
+
+
+def _timed(section: Sweep | Decode) -> list[str]:
+    """Operations of the section that this build has, and that have a step where steps are timed."""
+    return [one.name for one in registry.choose(section.operations) if isinstance(section, Sweep) or one.step is not None]
+
+
+def _offer(preset: Preset, names: Sequence[str]) -> dict[str, list[int]]:
+    """Lengths at which the preset times each operation."""
+    chosen = [section for section in preset.sections if isinstance(section, Sweep | Decode)]
+    return {name: sorted({n for section in chosen if name in _timed(section) for n in section.sizes}) for name in names}
 
 
 def modules(spec: BenchSpec) -> list[str]:
@@ -102,7 +126,7 @@ def build(spec: BenchSpec, folder: Path) -> dict[str, Any]:
     (folder / NOTES).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     plots = figures.draw(rows, folder)
     (folder / "report.md").write_text(page.markdown(rows, facts, plots), encoding="utf-8")
-    return {"rows": len(rows), "refused": sum(row["ms"] is None for row in rows),
+    return {"rows": len(rows), "refused": sum(row["ms"] is None for row in rows), "broken": len(refusals.broken(rows)),
             "contended": sum(bool(row["contended"]) for row in rows), "plots": len(plots)}
 
 

@@ -7,7 +7,7 @@ This module imports neither torch nor ray, so that `reread --help` and the plan 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -224,15 +224,18 @@ class BenchSpec(Spec):
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         None, description="Of the inputs; empty = float32 on a CPU, bfloat16 on a GPU")
     threads: int = Field(1, ge=1, description="CPU threads")
-    seed: int = Field(0, ge=0, description="Draws the inputs")
+    seed: int = Field(0, ge=0, lt=2**31, description="Draws the inputs")
     operations: tuple[str, ...] = Field((), description="Only these operations of the preset; empty = all")
-    lengths: tuple[int, ...] = Field((), description="Only these lengths of the preset; empty = all [tokens]")
+    lengths: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="Only these lengths of the preset; empty = all [tokens]")
     machine: str | None = Field(None, description="Whose figures these are; empty = this machine's processor or GPU")
 
     @field_validator("operations", "lengths", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
-        """`taylor`, `taylor,sdpa`, 512 and lists alike."""
+        """`taylor`, `taylor,sdpa`, 512 and lists alike; nothing is empty."""
+        if value is None:
+            return ()
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return (value,) if isinstance(value, int) else value

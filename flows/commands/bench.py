@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
 from pathlib import Path
 from typing import Any
 
 from flows.commands.output import document, say, table
+from storage.errors import StageFailed
 
 
 def show_timings(rows: list[dict[str, Any]], folder: Path) -> None:
     """One table a measure, then the published figures that have a counterpart, then what is not here."""
     from tasks.bench import NOTES
-    from tasks.benchmarks import notes, page
+    from tasks.benchmarks import notes, page, refusals
 
     for one in page.tables(rows):
         table(one.columns, one.rows, right=tuple(one.columns[2:]), title=one.title)
@@ -25,12 +27,37 @@ def show_timings(rows: list[dict[str, Any]], folder: Path) -> None:
     absent = json_format.loads((folder / NOTES).read_text(encoding="utf-8"))["absent"]
     for sentence in absent:
         say(f"not here: {sentence}")
-    refused = [row for row in rows if row["ms"] is None]
-    if refused:
-        say(f"{len(refused)} rows have no time: their check is red, or they could not run")
+    for row in rows:
+        if row["ms"] is None:
+            say(f"{'refused' if refusals.ran(row) else 'no result'}: {place(row)}: {refusals.reason(row)}")
     contended = notes.contention(rows)
     if contended:
         say(contended)
+
+
+def place(row: dict[str, Any]) -> str:
+    """Which row that is."""
+    return f"{row['op']} ({row['backend']}), {row['measure']}, n {row['n']:,}"
+
+
+def check_timings(folder: Path) -> None:
+    """StageFailed, hence exit code 1, when something of ours has no time. A peer may fail, and memory may be short."""
+    from tasks.bench import FILE
+    from tasks.benchmarks import refusals
+
+    broken = refusals.broken(json_format.loads((folder / FILE).read_text(encoding="utf-8")))
+    if broken:
+        first = broken[0]
+        raise StageFailed(f"{len(broken)} of this project's own rows have no time, for example {place(first)}: "
+                          f"{refusals.reason(first)}. All rows are kept")
+
+
+def warn(device: str) -> None:
+    """Say on stderr what this machine lacks for what is planned."""
+    from tasks.benchmarks import machine
+
+    if lacking := machine.lacking(device):
+        sys.stderr.write(f"{lacking}\n")
 
 
 def list_bench(json: bool) -> None:

@@ -13,8 +13,11 @@ from flows.commands.output import document, say, table
 from flows.plan import RUNS_IN_MLFLOW, Plan
 from flows.requests import BenchRequest, ClozeRequest, EvaluateRequest, PretrainRequest, TokeniseRequest
 from flows.watch import clock
+from storage import logs
 from storage.artifacts import Store
 from storage.errors import SpecError
+
+log = logs.get("flows.single")
 
 REQUESTS = {"tokenise": TokeniseRequest, "pretrain": PretrainRequest, "cloze": ClozeRequest,
             "evaluate": EvaluateRequest, "bench": BenchRequest}
@@ -36,15 +39,22 @@ def run_single(kind: str, fields: dict[str, Any], settings: list[str], dry_run: 
         from flows.commands.dry_run import describe
 
         describe(planned, store, json)
+        if kind == "bench":
+            from flows.commands.bench import warn
+
+            warn(planned.goal.spec.device)
         return
     missing = planned.missing()
     if missing and flow:
         from flows.embedded import run
 
         run(lambda: _flow(kind), request)
-    elif missing:
-        _here(planned, store)
-    tell(kind, planned, store, json, did=len(missing))
+    artifact = _here(planned, store) if missing and not flow else planned.goal.artifact
+    tell(kind, planned, store, json, did=len(missing), artifact=artifact)
+    if kind == "bench":
+        from flows.commands.bench import check_timings
+
+        check_timings(store.path(artifact))
 
 
 def _flow(kind: str):
@@ -53,13 +63,16 @@ def _flow(kind: str):
     return getattr(single, kind)
 
 
-def _here(planned: Plan, store: Store) -> None:
-    """Stage after stage in this process; Ray only where a stage spreads its work."""
+def _here(planned: Plan, store: Store) -> str:
+    """Stage after stage in this process; Ray only where a stage spreads its work.
+
+    Returns the id of what was made: another than planned where sources changed meanwhile, which is told.
+    """
     from flows.ray_runner import local_ray
     from flows.tracked import Runs
     from flows.work import Order, perform
 
-    missing = planned.missing()
+    missing, made = planned.missing(), {}
     spreads = any(stage.kind in ("corpus", "tokenise") or (stage.kind == "pretrain" and stage.drives)
                   for stage in missing)
     tracks = any(stage.kind in RUNS_IN_MLFLOW for stage in missing)
@@ -67,19 +80,25 @@ def _here(planned: Plan, store: Store) -> None:
         runs = Runs(planned, store) if tracks else None
         try:
             for stage in missing:
-                perform(Order(stage.kind, stage.module, stage.title, stage.spec, stage.inputs, store.root,
-                              run=runs.of.get(stage.key) if runs else None, tracking=runs.address if runs else None))
+                inputs = {role: made.get(artifact, artifact) for role, artifact in stage.inputs.items()}
+                made[stage.artifact] = perform(Order(
+                    stage.kind, stage.module, stage.title, stage.spec, inputs, store.root,
+                    run=runs.of.get(stage.key) if runs else None, tracking=runs.address if runs else None)).artifact
+                if made[stage.artifact] != stage.artifact:
+                    log.warning("%s: planned as %s, made as %s: its sources or inputs changed meanwhile", stage.title,
+                                stage.artifact, made[stage.artifact])
         except BaseException as error:
             if runs:
                 runs.end("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
             raise
         if runs:
             runs.end("FINISHED")
+    return made[planned.goal.artifact]
 
 
-def tell(kind: str, planned: Plan, store: Store, json: bool, did: int) -> None:
-    """What was made, in the form frozen for scripts or in a few lines for people."""
-    artifact = planned.goal.artifact
+def tell(kind: str, planned: Plan, store: Store, json: bool, did: int, artifact: str | None = None) -> None:
+    """What was made, in the form frozen for scripts or in a few lines for people. artifact: None = as planned."""
+    artifact = artifact or planned.goal.artifact
     folder = store.path(artifact)
     manifest = store.manifest(artifact)
     if kind in ("evaluate", "bench"):

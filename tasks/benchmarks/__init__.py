@@ -5,6 +5,7 @@
     presets.py      which measurements belong together, and for how long
     sweep.py        operations against length and batch; decode.py against context
     whole_models.py, growth.py, efficiency.py    the same for models and mixers
+    refusals.py     why a row has no time, and that no failing call takes another row with it
     machine.py      the device that the figures belong to
     published.py    figures of the papers beside ours, with the conditions that differ
     figures.py, page.py, notes.py    what a person looks at, and what must be known of it

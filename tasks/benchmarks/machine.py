@@ -38,9 +38,16 @@ def name(device: str) -> str:
 
 def check(device: str) -> None:
     """SpecError when this machine lacks the device."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SpecError("device cuda: this machine shows no CUDA device to torch. Run on a GPU node (with --flow Ray "
-                        "places the stage on one), or take device=cpu with preset quick, gate or long")
+    if why := lacking(device):
+        raise SpecError(why)
+
+
+def lacking(device: str) -> str | None:
+    """What this machine lacks for the device, and what helps; None if it has one."""
+    if device != "cuda" or torch.cuda.is_available():
+        return None
+    return ("device cuda: this machine shows no CUDA device to torch. Run on a GPU node (with --flow Ray places the stage "
+            "on one), or take device=cpu with preset quick, gate or long")
 
 
 def versions() -> dict[str, str]:

@@ -93,6 +93,13 @@ def test_help_is_quick():
     (["pretrain", "--model", "jrt-huge", "--dry-run"], ["jrt-huge", "jrt-tiny"]),
     (["pretrain", "--model", "jrt-tiny", "--seed", "-3"], ["seed", "-3"]),
     (["bench", "--preset", "slow"], ["slow"]),
+    (["bench", "--dry-run", "--set", "lengths=[512, -4]"], ["lengths.1", "-4", "greater than or equal to 1"]),
+    (["bench", "--dry-run", "--set", "lengths=0"], ["lengths.0", "greater than or equal to 1"]),
+    (["bench", "--dry-run", "--set", "seed=99999999999999"], ["seed", "less than 2147483648"]),
+    (["bench", "--dry-run", "--preset", "gate", "--set", "operations=prefix,lavo", "--set", "lengths=131073,700"],
+     ["preset gate times 512", "131072", "131073"]),
+    (["bench", "--dry-run", "--preset", "gate", "--set", "operations=prefix", "--set", "lengths=131072"],
+     ["times none of prefix at 131072", "prefix at 512, 1024, 2048, 4096, 8192"]),
     (["nonsense"], ["nonsense"]),
     (["study", "run", "quick", "--colour"], ["--colour"]),
     (["show", "checkpoint-ffff"], ["checkpoint-ffff", "reread list"]),
@@ -107,6 +114,13 @@ def test_a_mistake_is_one_message_and_exit_code_2(reread, arguments, words):
     assert answer.out == "" and "Traceback" not in answer.err
     for word in words:
         assert word in answer.err
+
+
+def test_a_dry_run_says_what_this_machine_lacks(reread, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    answer = reread("bench", "--dry-run", "--json", "--set", "device=cuda")
+    assert answer.code == 0 and answer.json["artifacts"] and "no CUDA device" in answer.err
+    assert "CUDA" not in reread("bench", "--dry-run", "--set", "lengths=").err
 
 
 def test_debug_shows_the_traceback(reread):

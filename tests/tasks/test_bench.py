@@ -150,6 +150,7 @@ def test_a_peer_that_cannot_be_imported_is_no_failure(monkeypatch, problem):
     def wrong(*_):
         raise problem
 
+    monkeypatch.setattr("tasks.benchmarks.operation.installed", lambda module: True)
     monkeypatch.setattr("tasks.benchmarks.operations.taylor.fla_naive", wrong)
     rows = sweep.measure(small("taylor", peers=True), (1, 256), NOW)
     assert rows[0]["ms"] > 0 and len(rows) == 3 and refusals.broken(rows) == []
@@ -314,6 +315,9 @@ def test_only_some_operations_and_lengths(short):
         ("taylor", 64, "forward"), ("taylor", 64, "decode step")]
     assert BenchSpec(operations="taylor, sdpa", lengths=512) == BenchSpec(operations=("taylor", "sdpa"), lengths=[512])
     assert BenchSpec(lengths="512,2048").lengths == (512, 2048)
+    assert BenchSpec(lengths=None, operations=None) == BenchSpec(lengths="", operations=[]) == BenchSpec()
+    with pytest.raises(SpecError, match="times none of prefix at 600; it times prefix at 64, 130"):
+        bench.plan(BenchSpec(operations="prefix", lengths=600))
     with pytest.raises(SpecError, match="times 64, 130, 600; got 4096"):
         bench.plan(BenchSpec(lengths=4096))
     with pytest.raises(SpecError, match="does not time lavo"):
