@@ -7,7 +7,7 @@ from typing import Any
 from tasks.benchmarks import published
 from tasks.benchmarks.drawing import conditions
 from tasks.benchmarks.notes import contention, note
-from tasks.benchmarks.refusals import reason
+from tasks.benchmarks.refusals import ran, reason
 from tasks.benchmarks.sections import (
     BACKWARD,
     DECODE,
@@ -146,7 +146,7 @@ def markdown(rows: list[Row], facts: dict[str, Any], plots: list[str]) -> str:
     contended = contention(rows)
     lines = [f"# Benchmark `{facts['preset']}`", "", f"Machine: {facts['machine']}. {versions}.", "",
              f"{len(rows)} rows, {len(refused)} without a time." + (f" {contended}." if contended else ""), ""]
-    lines += [f"* no time: {row['op']} ({row['backend']}), {row['measure']}, n {row['n']:,}: {reason(row)}"
+    lines += [f"* {'refused' if ran(row) else 'no result'}: {row['op']} ({row['backend']}), {row['measure']}, n {row['n']:,}: {reason(row)}"
               for row in refused]
     for name in plots:
         lines += [f"![{name.removesuffix('.png')}]({name})", ""]
