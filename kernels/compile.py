@@ -154,14 +154,20 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("TRITON_INTERPRET is set: the interpreter cannot compile; unset it")
     if unknown := set(options.operation) - operations().keys():
         parser.error(f"no Triton kernels for {', '.join(sorted(unknown))}; there are {', '.join(sorted(operations()))}")
+    try:
+        re.compile(options.only)
+    except re.error as error:
+        parser.error(f"--only {options.only!r} is not a regular expression: {error}")
+    if options.json and (options.json.is_dir() or not options.json.absolute().parent.is_dir()):
+        parser.error(f"--json {options.json}: expected a file in a folder that exists")
     targets = tuple(target for target in TARGETS if not options.target or str(target) in options.target)
+    planned = plan(options.operation, targets, options.only)
+    if not planned:
+        parser.error(f"no kernel's name contains {options.only!r}")
     line = "{:<34}{:>8}{:>7}{:>10}{:>7}{:>9}  {}"
     out = sys.stdout.write
     out(line.format("kernel", "target", "warps", "registers", "stack", "shared", "matrix instructions") + "\n")
     table, bad = [], 0
-    planned = plan(options.operation, targets, options.only)
-    if not planned:
-        parser.error(f"no kernel's name contains {options.only!r}")
     for row in rows(planned, max(options.jobs, 1)):
         table.append(row)
         # AMD's figures are shown; the kernels are tuned for NVIDIA's

@@ -6,7 +6,8 @@ First every kernel against float64 on the CPU (odd lengths, padded rows, gradien
 then the same call again and again, which must give the same bits (a race would not); then times. An operation with a red
 check gets no time. Everything goes to <out>/<card>.json with card, driver and versions.
 
-On a CPU, under TRITON_INTERPRET=1, the checks run at toy sizes and nothing is timed: that tests this file.
+On a CPU, under TRITON_INTERPRET=1, the checks run at toy sizes and nothing is timed: that tests this file, so without
+--out its JSON goes to a temporary folder.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ from kernels.triton_mode import interpreted, triton_version
 from kernels.window import window
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}  # relative Frobenius norm against float64
+KEPT = Path("tests/golden/gpu")
 REPEATS = 10
 BATCH, HEADS, K, V, R, W = 16, 16, 16, 64, 64, 64  # JRT Table 5's shape; LAVO's memory and window
 LENGTHS = (2048, 8192, 16384, 32768)
@@ -237,15 +240,19 @@ def check(device: str) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     """Run, write the JSON file, say where; 1 if any check is red."""
     parser = argparse.ArgumentParser(prog="python -m kernels.gpu_check", description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("tests/golden/gpu"), help="folder for the JSON file")
+    parser.add_argument("--out", type=Path, help=f"folder for the JSON file (default: {KEPT}; in the interpreter a "
+                                                      "temporary one)")
     options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and not interpreted():
         parser.error("no GPU here; TRITON_INTERPRET=1 runs the checks slowly, at toy sizes, without times")
+    out = options.out or (KEPT if device == "cuda" else Path(tempfile.mkdtemp(prefix="gpu_check-")))
+    if out.exists() and not out.is_dir():
+        parser.error(f"--out {out} is not a folder")
     result = check(device)
-    options.out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     name = result["facts"]["card"].lower().replace(" ", "-")
-    target = options.out / f"{name}-triton-{result['facts']['triton']}.json"
+    target = out / f"{name}-triton-{result['facts']['triton']}.json"
     target.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(f"{target}\n")
     return 0 if all(row["right"] for row in result["checks"]) else 1

@@ -1,6 +1,7 @@
 """The prepared script for a GPU, at toy sizes: every check is made, a red one is told, nothing is timed."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,18 @@ def test_every_operation_is_checked(tmp_path):
     assert all(row["right"] and row["same_bits"] and max(row["errors"].values()) <= row["tolerance"] for row in result["checks"])
     assert "step" in result["checks"][0]["errors"]
     assert result["times"] == [] and result["facts"]["card"] == "interpreter"
+
+
+def test_toy_figures_are_not_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "CASES", ())
+    monkeypatch.setattr(gpu_check, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert gpu_check.main([]) == 0
+    file = Path(capsys.readouterr().out.strip())
+    assert file.is_file() and tmp_path in file.parents and not (tmp_path / "kept").exists()
+    with pytest.raises(SystemExit) as end:
+        gpu_check.main(["--out", str(file)])
+    assert end.value.code == 2
 
 
 @pytest.mark.parametrize("fault", ["wrong", "not finite", "moving"])

@@ -74,11 +74,18 @@ def test_a_variant_that_forgets_an_argument():
         job.compile_variant(job.Variant("op.kernel", Kernel, {"x": "*fp32"}, {}), 90)
 
 
-@pytest.mark.parametrize(("arguments", "says"), [(["no_such_op"], "no Triton kernels for no_such_op")])
-def test_mistakes(arguments, says, capsys):
-    with pytest.raises(SystemExit):
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["no_such_op"], "no Triton kernels for no_such_op"), (["--only", "*(x"], "'*(x' is not a regular expression"),
+    (["--json", "no/such/folder/table.json"], "expected a file in a folder that exists"),
+    (["--json", "tests"], "expected a file in a folder that exists"), (["--only", "nothing at all"], "no kernel's name contains"),
+])
+def test_mistakes(arguments, says, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(SystemExit) as end:
         job.main(arguments)
-    assert says in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert end.value.code == 2 and says in said.err and said.out == ""
 
 
 def test_the_interpreter_cannot_compile(monkeypatch, capsys):
