@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
+# test processes side by side
+JOBS   ?= 2
 # a second Triton beside the pinned one, for `make test-triton`
 TRITON ?= 3.9.0
 BESIDE := .triton/$(TRITON)
@@ -20,11 +22,12 @@ study: $(STAMP)  ## run the study `quick` and print its report (about a quarter 
 	$(BIN)/reread study run $(or $(STUDY),quick)
 
 test: $(STAMP)   ## every test that takes seconds; Triton kernels run in Triton's interpreter, in a process of their own
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long" $(ARGS)
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreter
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long and not services" -n $(JOBS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "services and not long" $(ARGS)
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreter -n $(JOBS)
 
 test-triton: $(BESIDE)/.installed  ## the Triton kernels with another Triton: make test-triton TRITON=3.6.0
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 PYTHONPATH=$(BESIDE) $(BIN)/python -m pytest tests/interpreter
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 PYTHONPATH=$(BESIDE) $(BIN)/python -m pytest tests/interpreter -n $(JOBS)
 	PYTHONPATH=$(BESIDE) $(BIN)/python -m kernels.compile --only '$(SHIPPED)' --target 80 --target 90 --target 100
 
 # Triton 3.6's interpreter cannot loop under numpy 2.4
