@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kernels.triton_mode import triton_version
+
 SEGMENT = 512  # tokens between boundary sums: twice as many halve their bytes and double the quadratic part
 
 
@@ -28,8 +30,10 @@ def config(capability: int | str, wide: bool, single: bool) -> dict[str, Launch]
     """
     if single:
         return SINGLE | SINGLE_BY_GPU.get(capability, {}) | (SINGLE_WIDE if wide else {})
-    table = dict.fromkeys(KERNELS, Launch(num_warps=8 if wide else 4))
-    return table | BY_GPU.get((capability, wide), {})
+    table = dict.fromkeys(KERNELS, Launch(num_warps=8 if wide else 4)) | BY_GPU.get((capability, wide), {})
+    if capability == 100 and (triton_version() or (0, 0, 0)) < (3, 7, 0):  # 3.6 cannot pipeline this loop there
+        table["state_scan"] = replace(table["state_scan"], num_stages=1)
+    return table
 
 
 BY_GPU = {
