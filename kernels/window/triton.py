@@ -47,7 +47,7 @@ def config(target: int | str, single: bool, wide: bool) -> dict[str, dict[str, i
         "forward": {**sizes, "num_stages": 2},
         "query": sizes,
         "key": {**sizes, "BQ": 32 if wide or target == 80 else 64, "num_warps": 8 if wide else 4},
-        "table": {**sizes, "BQ": 32 if wide else 64, "BK": 32 if wide else 64},
+        "table": {**sizes, "BQ": 32 if wide or target == 80 else 64, "BK": 32 if wide else 64},
     }
 
 
