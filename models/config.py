@@ -25,8 +25,11 @@ class ModelConfig(BaseModel):
     vocabulary: int = Field(ge=1, description="E, token ids in use; the table is rounded up to vocabulary_multiple")
     mixers: dict[str, SerializeAsAny[BaseModel]] = Field(description="Mixer configs by the names that the plan uses")
     plan: tuple[str, ...] = Field(description="One name per layer, or name*count")
-    mlp: int | None = Field(None, ge=1, description="Hidden size of the SwiGLU MLP of each block; None = no MLP")
-    norm_eps: float = Field(1e-5, gt=0, description="Added under the root of every RMSNorm (GPT2Config: 1e-5)")
+    mlp: int | None = Field(None, ge=1, description="Hidden size of the MLP of each block; None = no MLP")
+    mlp_kind: Literal["swiglu", "gelu"] = Field(
+        "swiglu", description="swiglu: gated, without biases (JRT, Based); gelu: two layers with biases (GPT-2, fairseq)")
+    norm: Literal["rms", "layer"] = Field("rms", description="rms: RMSNorm (JRT); layer: LayerNorm with bias (fairseq)")
+    norm_eps: float = Field(1e-5, gt=0, description="Added under the root of every norm (GPT2Config, fairseq: 1e-5)")
     positions: Literal["none", "learned", "sinusoidal"] = Field("none", description="Added to the embedding")
     max_length: int | None = Field(None, ge=1, description="Rows of the learned position table [tokens]")
     tie: bool = Field(True, description="The head reads the embedding's matrix")
@@ -78,8 +81,9 @@ class ModelConfig(BaseModel):
         for name, config in self.mixers.items():
             able = registry.abilities(config)
             if not able.causal:
-                raise UnsupportedUse(f"{config.kind} (mixer {name!r}) cannot be causal, and a language model must be; "
-                                     "choose a causal setting or another kind")
+                why = config.why_not_causal or f"its mode is {getattr(config, 'mode', 'not causal')}"
+                raise UnsupportedUse(f"{config.kind} (mixer {name!r}) cannot be a layer of a language model, which must be "
+                                     f"causal: {why}; choose mode='causal' where the kind has it, or another kind")
         return self
 
     @property

@@ -20,7 +20,7 @@ from models import registry
 from models.config import ModelConfig
 from models.cost import Abilities, Cost, conjunction
 from models.initialise import Linear, draw_normal, seeded
-from models.layers import Block, RMSNorm
+from models.layers import NORMS, Block
 from models.mixer import Mixer, check_fits, check_length, check_no_prefix, one_token, take_slots, zero_pads
 from models.state import ModelState
 
@@ -45,9 +45,9 @@ class LanguageModel(nn.Module):
         self.embedding = Embedding(config.table_rows, D)
         self.positions = Embedding(config.max_length, D) if config.positions == "learned" else None
         self.blocks = nn.ModuleList(
-            Block(registry.build(config.mixers[name], D, layer), D, config.mlp, config.norm_eps)
+            Block(registry.build(config.mixers[name], D, layer), config)
             for layer, name in enumerate(config.plan))
-        self.norm = RMSNorm(D, config.norm_eps)
+        self.norm = NORMS[config.norm](D, config.norm_eps)
         self.head_proj = None if config.tie else Linear(D, config.table_rows, bias=False)
         self.able = conjunction([block.mixer.able for block in self.blocks],
                                 None if self.positions is None else config.max_length)
@@ -194,7 +194,8 @@ class LanguageModel(nn.Module):
         for block in self.blocks:
             total = total + block.mixer.cost(length, dtype)
         D, mlp = self.config.width, self.config.mlp or 0
-        per_token = 2 * D * self.config.table_rows + self.config.layers * 6 * D * mlp
+        matrices = 3 if self.config.mlp_kind == "swiglu" else 2
+        per_token = 2 * D * (self.config.table_rows + self.config.layers * matrices * mlp)
         return Cost(sum(p.numel() for p in self.parameters()), total.flops + length * per_token,
                     total.step_flops + per_token, total.state_bytes)
 

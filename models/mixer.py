@@ -7,10 +7,10 @@ subclass with `mix`, `init_state`, `cost` and `abilities`; everything a user cal
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from torch import nn
 
 from kernels.errors import LayoutError, LengthError, StateError, UnsupportedUse
@@ -20,17 +20,34 @@ from models.cost import Abilities, Cost
 from models.initialise import draw_normal
 from models.state import State
 
+Mode = Literal["causal", "non_causal", "cross"]
+
 
 class MixerConfig(BaseModel):
-    """Base of every mixer's `Config`: frozen, unknown keys refused. `kind` is the file name."""
+    """Base of every mixer's `Config`: frozen, unknown keys refused. `kind` is the file name.
+
+    A mixer with several uses has a field `mode` of the values it can do: causal; non_causal, every token of a document
+    reads every other; cross, tokens read a context. `why_not_causal`: for a kind that never can be, the reason; its
+    `mode` still takes "causal", which raises UnsupportedUse with that reason.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    why_not_causal: ClassVar[str] = ""
     kind: str
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> MixerConfig:
+        if self.why_not_causal and getattr(self, "mode", None) == "causal":
+            raise UnsupportedUse(f"{self.kind} cannot be causal: {self.why_not_causal}; {NOT_CAUSAL_REMEDY}")
+        return self
 
     @classmethod
     def cases(cls) -> dict[str, MixerConfig]:
         """Named small configs that cover every mode: the contract suite's only list."""
         return {"default": cls()}
+
+
+NOT_CAUSAL_REMEDY = "use mode='non_causal' outside language models, or a causal kind such as lavo, abc or attention"
 
 
 @lru_cache(maxsize=64)
@@ -81,8 +98,21 @@ class Mixer(nn.Module):
         self._check_streaming("init_state", None)
         raise NotImplementedError
 
+    def encode_context(self, context_BND: torch.Tensor, layout: Layout) -> State:
+        """Mode cross: the memory of aligned contexts, 0 at pads; a row may hold none. N is at least 1.
+
+        Return `self.new_state(B, dtype, device, name=tensor, ...).advanced(layout.lengths_B)`.
+        """
+        raise NotImplementedError
+
+    def read_context(self, x_BLD: torch.Tensor, layout: Layout, memory: State) -> torch.Tensor:
+        """Mode cross: y_BLD of aligned rows, row b reading memory row b; no token of x sees another. Rows without
+        context are set to 0 by the base."""
+        raise NotImplementedError
+
     def cost(self, length: int, dtype: torch.dtype = torch.float32) -> Cost:
-        """Cost of one row of `length` tokens in this layer."""
+        """Cost of one row of `length` tokens in this layer. Mode cross: `length` tokens read as many context tokens; a
+        step reads one more against that memory, whose bytes are state_bytes."""
         raise NotImplementedError
 
     def reset_parameters(self, generator: torch.Generator) -> None:
@@ -131,12 +161,48 @@ class Mixer(nn.Module):
         return self.run_step(x_BD, layout.after(state.spend().count_B), state)
 
     def encode(self, context_BND: torch.Tensor, context_layout: Layout) -> State:
-        """Memory of a context for `read`; for mixers whose abilities say `cross`."""
-        self._refuse("cross-attention", "it mixes one sequence with itself", "use a mixer whose abilities say cross")
+        """The memory of every context document, one row each (packed ones in unpack's order); for mode cross.
+
+        `count_B` holds the documents' lengths, 0 allowed. Reading leaves the memory as it is.
+        """
+        self._check_cross()
+        self._check(context_BND, context_layout)
+        check_length(self.config.kind, self.able.max_length, context_layout)
+        context_BND, rows = self._own_rows(context_BND, context_layout)
+        if rows.shape[1] == 0:                           # authors always find a slot, here a pad
+            context_BND = context_BND.new_zeros(rows.shape[0], 1, self.width)
+            rows = Layout.right_padded([0] * rows.shape[0], 1, device=context_BND.device)
+        return self.encode_context(context_BND, rows)
 
     def read(self, x_BLD: torch.Tensor, layout: Layout, memory: State) -> torch.Tensor:
-        """y_BLD: each token reads its document's context; for mixers whose abilities say `cross`."""
-        self._refuse("cross-attention", "it mixes one sequence with itself", "use a mixer whose abilities say cross")
+        """y_BLD: each token reads the context of its document, document s row s of `memory`; 0 without context.
+
+        Raises StateError unless there is one memory row for each document (each row of an unpacked layout).
+        """
+        self._check_cross()
+        self._check(x_BLD, layout)
+        x_MLD, rows = self._own_rows(x_BLD, layout)
+        self._check_state(memory, x_MLD)
+        if x_MLD.numel() == 0:
+            return zero_pads(x_BLD, layout)
+        y_MLD = self.read_context(x_MLD, rows, memory).to(x_BLD.dtype)
+        y_MLD = torch.where((memory.count_B > 0)[:, None, None], y_MLD, 0)
+        if layout.packed:
+            y_MLD = y_MLD.flatten(0, 1)[layout.repack_BL]
+        elif not layout.aligned:
+            y_MLD = take_slots(y_MLD, layout.restore_BL)
+        return zero_pads(y_MLD, layout)
+
+    def _own_rows(self, x_BLD: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, Layout]:
+        """x with one document a row, its tokens first and 0 at pads; and the layout of that."""
+        if layout.packed:
+            index_NL, rows = layout.unpack()
+            x_BLD = x_BLD.flatten(0, 1)[index_NL]
+        else:
+            index_BL, rows = layout.align()
+            if not layout.aligned:
+                x_BLD = take_slots(x_BLD, index_BL)
+        return zero_pads(x_BLD, rows), rows
 
     # --------------------------------------------------------------------------- what the base does for both of them
     def run(self, x_BLD: torch.Tensor, layout: Layout, state: State | None, *, clean: bool = False,
@@ -193,6 +259,11 @@ class Mixer(nn.Module):
     def _check_width(self, x: torch.Tensor) -> None:
         if x.shape[-1] != self.width:
             raise LayoutError(f"{self.config.kind}: x has width {x.shape[-1]}, expected {self.width}")
+
+    def _check_cross(self) -> None:
+        if not self.able.cross:
+            self._refuse("cross-attention", "it mixes one sequence with itself",
+                         "set mode='cross' where the kind has it, as attention and lavo do")
 
     def _check_streaming(self, use: str, layout: Layout | None) -> None:
         if not self.able.streaming:
@@ -252,5 +323,5 @@ def take_slots(x_BLD: torch.Tensor, index_BL: torch.Tensor) -> torch.Tensor:
     return x_BLD.gather(1, index_BL[..., None].expand(-1, -1, x_BLD.shape[-1]))
 
 
-__all__ = ["Abilities", "Cost", "Mixer", "MixerConfig", "check_fits", "check_length", "check_no_prefix", "one_token",
+__all__ = ["Abilities", "Cost", "Mixer", "MixerConfig", "Mode", "check_fits", "check_length", "check_no_prefix", "one_token",
            "take_slots", "zero_pads"]
