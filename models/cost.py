@@ -9,7 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a mixer can do (contract 4). `reach`: tokens back that one layer sees, None = all."""
+    """What a mixer can do (contract 4). `reach`: tokens back that one layer sees, None = all; both ways if non-causal.
+
+    `iterative`: it inverts a matrix by iteration, so that its results agree with themselves to 1e-3 in float32.
+    """
 
     causal: bool = True
     non_causal: bool = False
@@ -21,6 +24,7 @@ class Abilities:
     reach: int | None = None
     max_length: int | None = None
     randomness: Literal["none", "features", "per_call"] = "none"
+    iterative: bool = False
 
 
 @dataclass(frozen=True)

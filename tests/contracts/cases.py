@@ -65,7 +65,10 @@ def select(**wanted: Any) -> Any:
     return pytest.mark.parametrize("case", chosen, ids=[case.id for case in chosen])
 
 
-every = select()
+whatever = select()                    # for tests that build a mixer and call nothing
+every = select(cross=False)            # one sequence, mixed with itself: forward works
+crossing = select(cross=True)
+both_ways = select(non_causal=True)
 streaming = select(streaming=True)
 prefix_readers = select(prefix=True, streaming=True)
 

@@ -8,7 +8,7 @@ from tests.contracts.batches import POISONS, T64, alone, documents, error, place
 from tests.contracts.cases import WIDTH, build, prefix_readers, select, streaming
 
 causal = select(causal=True)
-not_readers = select(prefix=False)
+not_readers = select(prefix=False, cross=False)
 
 
 def effects(mixer, x_LD, M=0, of=-1) -> torch.Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.contracts.batches import alone, dense, documents, place
-from tests.contracts.cases import build, every, streaming
+from tests.contracts.cases import build, streaming, whatever
 
 LENGTHS = (64, 257, 1024, 4096)
 
@@ -61,13 +61,13 @@ def test_l10_live_bytes_count_each_row(case):
     assert live == sum(mixer.cost(n, torch.float32).state_bytes for n in (5, 0, 30))
 
 
-@every
+@whatever
 def test_l10_parameters_are_counted(case):
     mixer = build(case)
     assert mixer.cost(64, torch.float32).parameters == sum(p.numel() for p in mixer.parameters())
 
 
-@every
+@whatever
 def test_costs_grow_with_length(case):
     """flops is the whole forward, step_flops the next token: projections are in both, and steps add up to a forward."""
     mixer = build(case)

@@ -9,7 +9,7 @@ from kernels.errors import LayoutError, LengthError, UnsupportedUse
 from kernels.layout import Layout
 from models import registry
 from tests.contracts.batches import alone, documents, pack, place
-from tests.contracts.cases import WIDTH, all_cases, build, every, select, streaming
+from tests.contracts.cases import WIDTH, all_cases, build, every, select, streaming, whatever
 
 refuses_streams = select(streaming=False)
 refuses_cross = select(cross=False)
@@ -21,7 +21,7 @@ def fresh(case, seed: int) -> torch.nn.Module:
     return mixer.eval()
 
 
-@every
+@whatever
 def test_l15_a_seed_is_a_mixer(case):
     a, b, other = fresh(case, 0), fresh(case, 0), fresh(case, 1)
     assert a.state_dict().keys() == b.state_dict().keys()
@@ -56,7 +56,7 @@ def test_l15_the_global_generator_is_left_alone(case):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@every
+@whatever
 def test_mixers_are_built_on_the_meta_device(case):
     with torch.device("meta"):
         mixer = registry.mixer_class(case.kind)(case.config, WIDTH, 0)
@@ -74,7 +74,7 @@ def test_named_parameters_exist():
         assert {*mixer.keep_init, *mixer.no_decay, *mixer.lr_scale} <= known, kind
 
 
-@every
+@whatever
 def test_meta_mixers_come_to_life(case):
     """to_empty and reset_parameters give what a mixer built on the CPU has: no weight stays undrawn."""
     with torch.device("meta"):
