@@ -128,6 +128,8 @@ class LanguageModel(nn.Module):
             x_BLD, held = block(x_BLD, rows, held)
             layers.append(held)
         x_BLD = self.norm(x_BLD)
+        if rows.padded and not self.blocks[0].clean:
+            x_BLD = zero_pads(x_BLD, rows)
         if not layout.aligned:
             x_BLD = take_slots(x_BLD, layout.restore_BL)
         return x_BLD, None if state is None else ModelState._trusted(layers)

@@ -71,17 +71,21 @@ MLPS = {"swiglu": SwiGLU, "gelu": GELU}
 
 
 class Block(nn.Module):
-    """x + mixer(norm(x)), then x + mlp(norm(x)). x is the residual stream, float32 or wider, 0 at pads."""
+    """x + mixer(norm(x)), then x + mlp(norm(x)). x is the residual stream, float32 or wider.
+
+    `clean`: without biases in norm and MLP what is 0 at pads stays 0, and nobody need zero it again.
+    """
 
     def __init__(self, mixer: Mixer, config: ModelConfig):
         super().__init__()
         norm, eps, mlp = NORMS[config.norm], config.norm_eps, config.mlp
+        self.clean = config.norm == "rms" and (mlp is None or config.mlp_kind == "swiglu")
         self.norm1, self.mixer = norm(config.width, eps), mixer
         self.norm2 = norm(config.width, eps) if mlp else None
         self.mlp = MLPS[config.mlp_kind](config.width, mlp) if mlp else None
 
     def forward(self, x_BLD: torch.Tensor, layout: Layout, state: State | None) -> tuple[torch.Tensor, State | None]:
-        y_BLD, state = self.mixer.run(self.norm1(x_BLD), layout, state, clean=True)
+        y_BLD, state = self.mixer.run(self.norm1(x_BLD), layout, state, clean=self.clean)
         return self._feed(x_BLD + y_BLD), state
 
     def step(self, x_BD: torch.Tensor, layout: Layout, state: State) -> tuple[torch.Tensor, State]:

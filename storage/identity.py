@@ -11,6 +11,7 @@
 * One operation of `kernels/` is one unit: reaching any of its files takes its whole folder, since backends are chosen
   at run time.
 * What a package's `__init__` does beyond passing names on counts only if something defined there is imported.
+* Named models (`RESOLVED`) do not count: the config that a name stands for is in the spec, whole.
 * Of `storage/` only `shards` counts (it fixes the bytes of an artifact); tracking, logging and the like cannot change
   a result. What is imported by a computed name (`models.mixers.*`) is passed explicitly by the caller.
 """
@@ -31,6 +32,7 @@ from storage.source import read_definitions, read_source
 
 PACKAGES = ("flows", "tasks", "models", "kernels", "storage")
 STORAGE = "storage.shards"          # the one part of storage that decides the bytes of an artifact
+RESOLVED = ("models.presets", "models.sizing")      # what they give out stands in the spec
 SLICED = {"tasks.specs"}            # modules of independent definitions, of which only those used count
 
 
@@ -95,6 +97,8 @@ def reached(modules: Iterable[str]) -> dict[str, str]:
 
 def _counts(module: str) -> bool:
     package = module.partition(".")[0]
+    if any(f"{module}.".startswith(f"{resolved}.") for resolved in RESOLVED):
+        return False
     return package in PACKAGES and (package != "storage" or f"{module}.".startswith(f"{STORAGE}."))
 
 

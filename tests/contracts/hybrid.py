@@ -29,8 +29,9 @@ def layers() -> dict[str, object]:
 @functools.lru_cache(4)
 def _model(positions: str) -> LanguageModel:
     mixers = layers()
+    fairseq = {"norm": "layer", "mlp_kind": "gelu"} if positions == "sinusoidal" else {}
     config = ModelConfig(width=WIDTH, vocabulary=VOCABULARY, mixers=mixers, plan=tuple(mixers), mlp=24, positions=positions,
-                         max_length=512 if positions == "learned" else None, seed=3, tie=False)
+                         max_length=512 if positions == "learned" else None, seed=3, tie=False, **fairseq)
     model = LanguageModel(config).double().eval()
     redraw(model, keep_init(model), seed=17)
     return model

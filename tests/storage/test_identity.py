@@ -256,6 +256,12 @@ def test_storage_counts_by_its_shards_only():
         f"storage.shards{part}" for part in ("", ".reader", ".writer", ".verification")}
 
 
+def test_named_models_are_in_the_spec_and_do_not_count():
+    found = reached(["tasks.pretrain"])
+    assert "models.language_model" in found
+    assert not [module for module in found if module.startswith(("models.presets", "models.sizing"))]
+
+
 def test_canonical_json_is_one_text_for_one_value():
     assert canonical({"b": (1, 2.5), "a": {"d", "c"}, "p": Path("/x"), "ü": None}) == (
         '{"a":["c","d"],"b":[1,2.5],"p":"/x","ü":null}')
