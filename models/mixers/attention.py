@@ -1,4 +1,4 @@
-"""Causal softmax attention with rotary positions and a cache that grows with the text: the Transformer's mixer."""
+"""Softmax attention: causal with rotary positions and a cache that grows with the text, over whole documents, or cross."""
 
 from __future__ import annotations
 
@@ -6,25 +6,45 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kernels.errors import ConfigError
 from kernels.layout import Layout
 from kernels.rotary import rotate
 from models.initialise import Linear
-from models.mixer import Abilities, Cost, Mixer, MixerConfig
+from models.mixer import Abilities, Cost, Mixer, MixerConfig, Mode
 from models.state import State
 
 GROWTH = 32  # spare cache columns that a step adds at a time [tokens]
 
 
 class Config(MixerConfig):
-    """Multi-head attention without biases (JRT's baseline: 16 heads, rotary_fraction 0.5)."""
+    """Multi-head attention (JRT's baseline: 16 heads, rotary_fraction 0.5, no biases; CAB's: biases, no rotary)."""
 
     kind: Literal["attention"] = "attention"
     heads: int = Field(4, ge=1, description="H; must divide the width")
-    rotary_fraction: float = Field(1.0, ge=0, le=1, description="Share of each head that turns; 0 = no positions")
+    kv_heads: int | None = Field(None, ge=1, description="Heads of k and v, each read by heads / kv_heads queries in turn "
+                                                         "(GQA, arXiv 2305.13245); must divide heads. None = heads")
+    rotary_fraction: float = Field(1.0, ge=0, le=1, description="Share of each head that turns; 0 = no positions, the "
+                                                                "default of mode cross")
     rotary_base: float = Field(10_000.0, gt=1, description="Base of the rotary wavelengths (released: 10000)")
+    bias: bool = Field(False, description="Biases of all projections (LAVO's and CAB's baseline: yes)")
+    mode: Mode = Field(
+        "causal", description="Reads the document so far, the whole document, or a context")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_positions_across(cls, given: Any) -> Any:
+        """Two sequences share no positions: cross turns nothing unless rotary_fraction is given."""
+        if isinstance(given, dict) and given.get("mode") == "cross":
+            return {"rotary_fraction": 0.0, **given}
+        return given
+
+    @model_validator(mode="after")
+    def _shares_heads(self) -> Config:
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads {self.kv_heads} must divide heads {self.heads}; change one of them")
+        return self
 
     @classmethod
     def cases(cls) -> dict[str, Config]:
@@ -32,6 +52,12 @@ class Config(MixerConfig):
             "rotary": cls(heads=2),
             "partly_rotary": cls(heads=4, rotary_fraction=0.5),
             "no_positions": cls(heads=1, rotary_fraction=0),
+            "grouped": cls(heads=4, kv_heads=2, bias=True),
+            "one_kv_head": cls(heads=4, kv_heads=1, rotary_fraction=0.5),
+            "non_causal": cls(heads=2, mode="non_causal"),
+            "non_causal_grouped": cls(heads=4, kv_heads=2, rotary_fraction=0, bias=True, mode="non_causal"),
+            "cross": cls(heads=2, bias=True, mode="cross"),
+            "cross_grouped": cls(heads=4, kv_heads=1, rotary_fraction=1, mode="cross"),
         }
 
 
@@ -43,67 +69,109 @@ def head_width(kind: str, width: int, heads: int) -> int:
 
 
 class Attention(Mixer):
-    """Wqkv, rotary positions, softmax over all earlier tokens, out_proj."""
+    """Wqkv (rows: q, k, v), rotary positions, softmax, out_proj; Wq and Wkv instead where k and v are a context's."""
 
     def __init__(self, config: Config, width: int, layer: int):
         super().__init__(config, width, layer)
         self.head_width = head_width(config.kind, width, config.heads)
         self.rotary_width = int(self.head_width * config.rotary_fraction) // 2 * 2
-        self.Wqkv = Linear(width, 3 * width, bias=False)
-        self.out_proj = Linear(width, width, bias=False)
+        self.kv_heads = config.kv_heads or config.heads
+        self.kv_width = self.kv_heads * self.head_width
+        if config.mode == "cross":
+            self.Wq, self.Wkv = Linear(width, width, bias=config.bias), Linear(width, 2 * self.kv_width, bias=config.bias)
+        else:
+            self.Wqkv = Linear(width, width + 2 * self.kv_width, bias=config.bias)
+        self.out_proj = Linear(width, width, bias=config.bias)
 
     @classmethod
     def abilities(cls, config: Config) -> Abilities:
-        return Abilities(growth="linear")
+        return Abilities(causal=config.mode == "causal", non_causal=config.mode == "non_causal",
+                         cross=config.mode == "cross", streaming=config.mode == "causal", growth="linear")
 
     def mix(self, x_BLD: torch.Tensor, layout: Layout, state: State | None) -> tuple[torch.Tensor, State | None]:
         q, k, v = project_rotated(self, x_BLD, layout)
+        if self.config.mode == "non_causal":
+            visible = layout.real_BL[:, None, None, :] if layout.padded else None
+            return self._attended(q, k, v, attn_mask=visible), None
         if state is None or layout.offset_B is None:
-            y = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)
+            y = self._attended(q, k, v, is_causal=True)
             if state is not None:
-                state = state.advanced(layout.lengths_B, k=_owned(k, layout.longest), v=_owned(v, layout.longest))
+                state = state.advanced(layout.lengths_B, k=_cached(k, layout), v=_cached(v, layout))
         else:
             width = _total(layout, state)
             k, v = (_appended(state[name], new, width, layout, state.count_B) for name, new in (("k", k), ("v", v)))
             visible = torch.arange(width, device=x_BLD.device) <= layout.position_BL[:, None, :, None]
-            y = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_mask=visible)
+            y = self._attended(q, k, v, attn_mask=visible)
             state = state.advanced(layout.lengths_B, k=k, v=v)
-        return self.out_proj(y.transpose(1, 2).flatten(2)), state
+        return y, state
 
     def mix_step(self, x_BD: torch.Tensor, layout: Layout, state: State) -> tuple[torch.Tensor, State]:
         q, k, v = project_rotated(self, x_BD[:, None], layout)
         width = _total(layout, state)
         cache = {name: _written(state[name], new, width, state.count_B) for name, new in (("k", k), ("v", v))}
         visible = torch.arange(width, device=x_BD.device) <= state.count_B[:, None, None, None]
-        y = F.scaled_dot_product_attention(
-            q.transpose(1, 2), *(cache[name][:, :width].transpose(1, 2) for name in ("k", "v")), attn_mask=visible)
-        return self.out_proj(y.flatten(1)), state.advanced(layout.lengths_B, **cache)
+        y = self._attended(q, *(cache[name][:, :width] for name in ("k", "v")), attn_mask=visible)
+        return y[:, 0], state.advanced(layout.lengths_B, **cache)
+
+    def encode_context(self, context_BND: torch.Tensor, layout: Layout) -> State:
+        """k (turned, if anything turns) and v of the context, zeros behind each row's last token."""
+        k, v = self.Wkv(context_BND).unflatten(-1, (2, self.kv_heads, self.head_width)).unbind(2)
+        return self._empty(len(context_BND), context_BND.dtype, context_BND.device).advanced(
+            layout.lengths_B, k=_cached(rotated(self, k, layout), layout), v=_cached(v, layout))
+
+    def read_context(self, x_BLD: torch.Tensor, layout: Layout, memory: State) -> torch.Tensor:
+        q = rotated(self, self.Wq(x_BLD).unflatten(-1, (self.config.heads, -1)), layout)
+        k, v = memory["k"], memory["v"]
+        visible = torch.arange(k.shape[1], device=x_BLD.device) < memory.count_B[:, None, None, None]
+        return self._attended(q, k, v, attn_mask=visible)
+
+    def _attended(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **mask: Any) -> torch.Tensor:
+        """out_proj of softmax attention of (B, ·, H, K); a row that may see nothing gives out_proj of 0."""
+        grouped = {"enable_gqa": True} if self.kv_heads != self.config.heads else {}
+        y = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), **mask, **grouped)
+        return self.out_proj(y.transpose(1, 2).flatten(2))
 
     def init_state(self, B: int, dtype: torch.dtype, device: Any) -> State:
-        empty = {name: torch.zeros(B, 0, self.config.heads, self.head_width, dtype=dtype, device=device)
-                 for name in ("k", "v")}
-        return self.new_state(B, dtype, device, **empty)
+        self._check_streaming("init_state", None)
+        return self._empty(B, dtype, device)
+
+    def _empty(self, B: int, dtype: torch.dtype, device: Any) -> State:
+        return self.new_state(B, dtype, device, **{
+            name: torch.zeros(B, 0, self.kv_heads, self.head_width, dtype=dtype, device=device) for name in ("k", "v")})
 
     def cost(self, length: int, dtype: torch.dtype = torch.float32) -> Cost:
-        projections, pair = 8 * self.width**2, 4 * self.width
-        return Cost(
-            parameters=self.parameter_count(),
-            flops=length * projections + length * (length + 1) // 2 * pair,
-            step_flops=projections + (length + 1) * pair,
-            state_bytes=2 * length * self.width * dtype.itemsize + 8)
+        """mode cross: `length` targets read `length` tokens; its next token is a target. non_causal has no state."""
+        own, context, pair = 4 * self.width**2, 4 * self.width * self.kv_width, 4 * self.width
+        pairs = length * (length + 1) // 2 if self.config.mode == "causal" else length * length
+        step = {"causal": own + context + (length + 1) * pair,
+                "non_causal": own + context + (2 * length + 1) * pair,
+                "cross": own + length * pair}[self.config.mode]
+        kept = 0 if self.config.mode == "non_causal" else 2 * length * self.kv_width * dtype.itemsize + 8
+        return Cost(parameters=self.parameter_count(), flops=length * (own + context) + pairs * pair, step_flops=step,
+                    state_bytes=kept)
 
 
 def project_rotated(mixer: Mixer, x_BLD: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, ...]:
-    """q, k, v (B, L, H, K) of a mixer with Wqkv, heads and rotary settings; q and k turned by their positions."""
-    B, L, _ = x_BLD.shape
-    qkv = mixer.Wqkv(x_BLD).view(B, L, 3, mixer.config.heads, mixer.head_width)
+    """q (B, L, H, K), k and v of a mixer with Wqkv, heads and rotary settings; q and k turned by their positions.
+
+    k and v have the heads that Wqkv has rows for.
+    """
+    heads = mixer.config.heads
+    qkv = mixer.Wqkv(x_BLD).unflatten(-1, (-1, mixer.head_width))
+    shared = (qkv.shape[2] - heads) // 2
     if mixer.rotary_width == 0:
-        return qkv.unbind(2)
-    qk, v = qkv.split((2, 1), dim=2)
-    wide = mixer.sum_dtype(qk.dtype)
+        return qkv.split((heads, shared, shared), dim=2)
+    qk, v = qkv.split((heads + shared, shared), dim=2)
+    return *rotated(mixer, qk, layout).split((heads, shared), dim=2), v
+
+
+def rotated(mixer: Mixer, x_BLHK: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The first rotary_width channels of each head turned by the token's position in its document."""
+    if mixer.rotary_width == 0:
+        return x_BLHK
+    wide = mixer.sum_dtype(x_BLHK.dtype)
     cos, sin = layout.rope(mixer.rotary_width, mixer.config.rotary_base, wide)
-    q, k = rotate(qk.to(wide), cos[:, :, None, None], sin[:, :, None, None]).to(qk.dtype).unbind(2)
-    return q, k, v.squeeze(2)
+    return rotate(x_BLHK.to(wide), cos[:, :, None], sin[:, :, None]).to(x_BLHK.dtype)
 
 
 def _total(layout: Layout, state: State) -> int:
@@ -111,8 +179,11 @@ def _total(layout: Layout, state: State) -> int:
     return layout.cached("tokens after", lambda: int((state.count_B + layout.lengths_B).max()))
 
 
-def _owned(x_BLHK: torch.Tensor, longest: int) -> torch.Tensor:
-    return x_BLHK[:, :longest].clone(memory_format=torch.contiguous_format)
+def _cached(x_BLHK: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """The first tokens of each row as a cache: no column more than the longest row has, zeros at pads (a bias acts there)."""
+    if layout.padded:
+        x_BLHK = torch.where(layout.real_BL[:, :, None, None], x_BLHK, 0)
+    return x_BLHK[:, : layout.longest].clone(memory_format=torch.contiguous_format)
 
 
 def _appended(
