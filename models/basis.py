@@ -28,7 +28,8 @@ class OrthogonalBasis(nn.Module):
 
     parametrized: the rows of `weight` after Gram-Schmidt, in float32 or wider, whatever the optimiser does.
     fixed: as drawn, not trained. free: as trained; `deviation` says how far from orthonormal.
-    qr: as free, and the optimiser's step is followed by `orthonormalise` (see `follow`).
+    qr: as free, but `weight` itself is made orthonormal again at its first use after any change, an optimiser's step or
+    other. Nobody needs to be told of the optimiser. While a graph is compiled, as parametrized.
     """
 
     def __init__(self, heads: int, slots: int, head_width: int, scope: Scope, mode: Mode):
@@ -44,6 +45,7 @@ class OrthogonalBasis(nn.Module):
         else:
             self.weight = nn.Parameter(torch.empty(shape))
         self._kept: tuple[Any, ...] | None = None
+        self._seen: tuple[Any, ...] | None = None
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Rows of a rotation drawn uniformly (Haar), one a head."""
@@ -54,8 +56,11 @@ class OrthogonalBasis(nn.Module):
 
     def forward(self, dtype: torch.dtype) -> torch.Tensor:
         """(H, R, K) in `dtype`, float32 or float64."""
+        compiling = torch.compiler.is_compiling()
+        if self.mode == "qr" and not compiling:
+            self._orthonormalise_if_changed()
         rows = self.weight.to(dtype)
-        if self.mode == "parametrized":
+        if self.mode == "parametrized" or self.mode == "qr" and compiling:
             rows = self._orthonormal(rows)
         return rows.unflatten(1, (self.heads, -1)).transpose(0, 1) if self.shared else rows
 
@@ -69,22 +74,35 @@ class OrthogonalBasis(nn.Module):
             self._kept = key, orthonormal_rows(rows), self.weight.detach()
         return self._kept[1]
 
+    def _orthonormalise_if_changed(self) -> None:
+        if self.weight.is_inference() or self.weight.is_meta or not self.weight.is_leaf:
+            return  # not a weight to write into
+        if self._seen != self._identity():
+            self.orthonormalise()
+            self._seen = self._identity()
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self.weight._version, self.weight.data_ptr(), self.weight.dtype
+
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles compute their own."""
-        return {**self.__dict__, "_kept": None}
+        return {**self.__dict__, "_kept": None, "_seen": None}
 
     @torch.no_grad()
     def orthonormalise(self) -> None:
-        """The rows after Gram-Schmidt, in place; for mode qr, after every step of the optimiser."""
-        self.weight.copy_(orthonormal_rows(self.weight.double()))
-
-    def follow(self, optimiser: torch.optim.Optimizer) -> Any:
-        """Orthonormalise after every step of `optimiser`; returns the hook's handle."""
-        return optimiser.register_step_post_hook(lambda *_: self.orthonormalise())
+        """The rows after Gram-Schmidt, in place; rows that are orthonormal but for rounding keep their bits."""
+        rows = self.weight.double()
+        wanted = orthonormal_rows(rows)
+        near = deviation(rows) < max(8 * torch.finfo(self.weight.dtype).eps, 1e-12)
+        self.weight.copy_(torch.where(near, rows, wanted))
 
     @torch.no_grad()
     def deviation(self) -> float:
-        """Greatest |B Bᵀ - 1| of what a mixer reads, over the whole rows."""
+        """Greatest |B Bᵀ - 1| of what a mixer reads, over the whole rows; of mode qr, before a change is made good."""
         rows = self.weight.double()
-        rows = orthonormal_rows(rows) if self.mode == "parametrized" else rows
-        return float((rows @ rows.transpose(-1, -2) - torch.eye(rows.shape[-2], device=rows.device)).abs().max())
+        return float(deviation(orthonormal_rows(rows) if self.mode == "parametrized" else rows))
+
+
+def deviation(rows: torch.Tensor) -> torch.Tensor:
+    """Greatest |B Bᵀ - 1| of (..., R, W)."""
+    return (rows @ rows.transpose(-1, -2) - torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)).abs().max()

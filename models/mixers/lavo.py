@@ -44,7 +44,7 @@ class Config(MixerConfig):
     basis_mode: BasisMode = Field(
         "parametrized", description="parametrized: Gram-Schmidt of the parameter in float32, orthonormal at every step. fixed: "
                                     "as drawn, untrained. free: orthonormal at first, then as trained. qr: as free, made "
-                                    "orthonormal again after each step of an optimiser that basis.follow was told of")
+                                    "orthonormal again, in place, when it is first read after a step of the optimiser")
     epe: bool = Field(True, description="Embedded position encoding: a learned score for each offset within the window, "
                                         "instead of positions elsewhere")
     epe_per_head: bool = Field(False, description="A table for each head (paper: one)")

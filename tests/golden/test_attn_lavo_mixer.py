@@ -94,3 +94,49 @@ def test_pieces_steps_and_means(dissection):
             torch.testing.assert_close(state["sum"][:, :HEADS] / count, mean, **TOLERANCE[x.dtype])
     torch.testing.assert_close(torch.cat(outputs, 1)[..., : HEADS * D], expected(arrays, f"out_{dissection}", x.dtype),
                                **TOLERANCE[x.dtype])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["f64", "f32"])
+@pytest.mark.parametrize("dissection", ["token", "window", "none"])
+def test_both_ways(dissection, dtype):
+    """Windows to either side, one mean for all queries; with pads, over the real tokens alone."""
+    _, arrays = attn("lavo_dissect_noncausal")
+    mixer = mixer_of(arrays, arrays["basis"], dtype, dissection=dissection, mode="non_causal")
+    x, real = tokens(arrays, dtype), tensor(arrays["valid_right"])
+    y = mixer(x, Layout.dense(2, N))[..., : HEADS * D]
+    torch.testing.assert_close(y, expected(arrays, f"out_{dissection}", dtype), **TOLERANCE[dtype])
+    x[~real] = torch.nan
+    y = mixer(x, Layout.from_mask(real))[..., : HEADS * D]
+    torch.testing.assert_close(y, expected(arrays, f"out_{dissection}_rpad", dtype), **TOLERANCE[dtype])
+
+
+def reader_of(arrays, basis, dtype, **settings):
+    """Mode cross with projections that pass everything on: a target token is the file's q, a context token its x."""
+    width, r = HEADS * D, basis.shape[1]
+    mixer = registry.build(lavo.Config(heads=HEADS, slots=r, bias=False, mode="cross", **settings), width, seed=0).to(dtype)
+    mixer.load_state_dict({"basis.weight": tensor(basis), **{
+        f"{name}.weight": torch.eye(width) for name in ("proj_q", "proj_v", "out_proj")}})
+    return mixer.eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=["f64", "f32"])
+@pytest.mark.parametrize(("name", "r", "scale", "key"), [
+    ("lavo_cross", "", 1.0, ""), ("lavo_code_noncausal", "_r4", 1.0, "_r4_s1"),
+    ("lavo_code_noncausal", "_r8", 1.0, "_r8_s1"), ("lavo_code_noncausal", "_r4", "inv_sqrt_d", "_r4_sd"),
+    ("lavo_code_noncausal", "_r8", "inv_sqrt_d", "_r8_sd")])
+def test_a_context(name, r, scale, key, dtype):
+    """Queries of a context, all of it and where its pads are left out; the memory is the file's mean."""
+    _, arrays = attn(name)
+    mixer = reader_of(arrays, arrays[f"basis{r}"], dtype, scale_global=scale)
+    targets, context = expected(arrays, "q", dtype), expected(arrays, "x", dtype)
+    layout, real = Layout.dense(2, targets.shape[1]), tensor(arrays["valid"])
+    memory = mixer.encode(context, Layout.dense(2, N))
+    context[~real] = torch.nan
+    padded = mixer.encode(context, Layout.from_mask(real))
+    for held, pad in ((memory, ""), (padded, "_pad")):
+        y = mixer.read(targets, layout, held)
+        torch.testing.assert_close(y, expected(arrays, f"out{pad}{key}", dtype), **TOLERANCE[dtype])
+        mean = held["sum"] / held.count_B[:, None, None]
+        torch.testing.assert_close(mean, tensor(arrays[f"H{pad}{r}"]).to(dtype), **TOLERANCE[dtype])

@@ -105,6 +105,82 @@ def test_a_fading_mean(scope):
         lavo.Config(keep=0.5, dissection="window")
 
 
+def by_hand(mixer, q, x, count):
+    """(H, K): what a query (H, K) reads in the mean of count tokens, of which x (n, H, K) are what is written."""
+    basis = mixer.basis(torch.float64)
+    mean = torch.einsum("nhk,hrk->hr", x, basis) / count
+    if mixer.basis.shared:
+        mean = mean.sum(0, keepdim=True)
+    a = (mixer.scale_global * mean * torch.einsum("hk,hrk->hr", q, basis)).softmax(-1)
+    return torch.einsum("hr,hrk->hk", a * mean, basis)
+
+
+def opened(mixer, x):
+    """Each token's share in the memory: sigmoid(w·x + b), head by head."""
+    return x / (1 + (-(x * mixer.gate.weight).sum(-1, keepdim=True) - mixer.gate.bias[:, None]).exp())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dissection", ["token", "window", "none"])
+@pytest.mark.parametrize("mode", ["causal", "non_causal"])
+def test_a_content_gated_write(mode, dissection):
+    """The mean over all tokens of what their gates let through; the gate reads what is compressed, a head at a time."""
+    mixer, x = build(gated_write=True, dissection=dissection, mode=mode, epe=False), tokens(1, 9, WIDTH)
+    assert mixer.gate.bias.unique().tolist() == [2] and {"gate.weight", "gate.bias"} <= mixer.keep_init
+    mixer.gate.bias.copy_(torch.tensor([0.5, -1]))
+    q, k, v = (p(x).unflatten(-1, (2, -1)) for p in (mixer.proj_q, mixer.proj_k, mixer.proj_v))
+    near = window(q, k, v, window=3, reach="causal" if mode == "causal" else "both")[0]
+    own = window(q, k, v, window=3, reach="own")[0]
+    written = opened(mixer, {"token": near, "window": own, "none": v[0]}[dissection])
+    far = []
+    for i in range(9):
+        n = 9 if mode == "non_causal" else i // 3 * 3 if dissection == "window" else i + 1
+        far.append(by_hand(mixer, q[0, i], written[:n], max(n, 1)))
+    expected = mixer.out_proj(((near + torch.stack(far)) / 2).flatten(1))
+    torch.testing.assert_close(mixer(x, Layout.dense(1, 9))[0], expected)
+    if mode == "causal":
+        open_gates = build(dissection=dissection, epe=False)
+        assert mixer.cost(50).state_bytes == open_gates.cost(50).state_bytes, "no number more than without gates"
+        assert mixer.parameter_count() == open_gates.parameter_count() + 2 * 8 + 2
+        mixer.gate.bias.fill_(50)
+        torch.testing.assert_close(mixer(x, Layout.dense(1, 9)), open_gates(x, Layout.dense(1, 9)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("scope", ["head", "model"])
+def test_a_context_is_its_mean(scope, gated):
+    """No window, no halving: r numbers a head (or a row), and queries that read them."""
+    mixer = build(mode="cross", basis_scope=scope, gated_write=gated, scale_global=0.7)
+    assert mixer.proj_k is None and mixer.table is None
+    context, x = tokens(1, 6, WIDTH), tokens(1, 4, WIDTH, seed=1)
+    memory = mixer.encode(context, Layout.dense(1, 6))
+    assert memory.nbytes == mixer.cost(6, torch.float64).state_bytes == 8 * 4 * (2 if scope == "head" else 1) + 8
+    v, q = (p(t)[0].unflatten(-1, (2, -1)) for p, t in ((mixer.proj_v, context), (mixer.proj_q, x)))
+    written = opened(mixer, v) if gated else v
+    expected = mixer.out_proj(torch.stack([by_hand(mixer, one, written, 6) for one in q]).flatten(1))
+    torch.testing.assert_close(mixer.read(x, Layout.dense(1, 4), memory)[0], expected)
+
+
+def test_costs_of_the_other_modes():
+    """Both ways: 2w - 1 keys but at the ends, windows of the last tokens too, no state. Cross: 6 D^2 + 6 r D a token."""
+    D, r, w, n = WIDTH, 4, 3, 8
+    a_token = 8 * D * D + 6 * r * D
+    pairs = sum(min(i, w - 1) + min(n - 1 - i, w - 1) + 1 for i in range(n))
+    cost = build(mode="non_causal").cost(n)
+    assert (cost.flops, cost.state_bytes) == (n * a_token + 4 * D * pairs, 0)
+    assert build(mode="non_causal", dissection="window").cost(n).flops == cost.flops + 4 * D * (9 + 9 + 4)
+    cross = build(mode="cross").cost(n)
+    assert (cross.flops, cross.step_flops) == (n * (6 * D * D + 6 * r * D), 4 * D * D + 4 * r * D)
+    assert build(gated_write=True).cost(n).flops - build().cost(n).flops == 2 * D * n
+
+
+@pytest.mark.parametrize("mode", ["non_causal", "cross"])
+def test_ages_are_for_causal_rows(mode):
+    with pytest.raises(ValidationError, match=f"keep weighs tokens by their age, and mode {mode}"):
+        lavo.Config(keep=0.5, mode=mode)
+
+
 @torch.no_grad()
 def test_one_basis_for_all_heads():
     """The memory has r numbers a row in all, of orthonormal rows as wide as the model."""
@@ -144,8 +220,6 @@ def test_training_the_basis(mode, scope):
     x, first = tokens(4, 12, WIDTH).float(), mixer.basis(torch.float32).detach().clone()
     assert mixer.basis.deviation() < 1e-6
     optimiser = torch.optim.Adam(mixer.parameters(), lr=0.05)
-    if mode == "qr":
-        mixer.basis.follow(optimiser)
     for _ in range(50):
         optimiser.zero_grad()
         (mixer(x, Layout.dense(4, 12)) - x).square().mean().backward()
@@ -157,6 +231,29 @@ def test_training_the_basis(mode, scope):
     off = (rows @ rows.transpose(-1, -2) - torch.eye(8)).abs().max()
     assert (off > 0.05) if mode == "free" else (off < 2e-6)
     assert mixer.basis.deviation() == pytest.approx(float(off), abs=2e-6)
+
+
+@torch.no_grad()
+def test_a_basis_of_mode_qr_is_made_good_where_it_was_changed():
+    """At the first reading after a change, in place; a reading of what is orthonormal but for rounding changes no bit."""
+    basis = OrthogonalBasis(2, 5, 8, "head", "qr")
+    basis.reset_parameters(torch.Generator().manual_seed(0))
+    drawn = basis.weight.clone()
+    basis(torch.float32)
+    assert torch.equal(basis.weight, drawn) and drawn.dtype == torch.float32
+    for _ in range(2):  # every change is noticed, not the first alone
+        basis.weight.mul_(1.1)
+        assert basis.deviation() > 0.1
+        rows = basis(torch.float32)
+        assert torch.equal(rows, basis.weight) and basis.deviation() < 1e-6
+        torch.testing.assert_close(rows, drawn)
+    other = copy.deepcopy(basis)
+    other.load_state_dict({"weight": 2 * drawn})
+    torch.testing.assert_close(other(torch.float64), drawn.double())
+    given = torch.full_like(drawn, 3.0).requires_grad_()
+    with torch.enable_grad():  # a weight that is another's result is left alone
+        rows = torch.func.functional_call(basis, {"weight": given * 1.0}, (torch.float32,))
+    assert torch.equal(rows, given)
 
 
 @torch.no_grad()
