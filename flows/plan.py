@@ -27,6 +27,7 @@ from tasks.specs import (
     TokeniseSpec,
     Workload,
 )
+from tasks.training import sweep
 
 RUNS_IN_MLFLOW = ("pretrain", "evaluate", "bench")
 
@@ -154,16 +155,18 @@ class Builder:
         made = self.data(name, workload.corpus, workload.tokenise, workload.rows)
         prompts = {evaluation.cloze.task: self.cloze(name, evaluation.cloze, made)
                    for evaluation in workload.evaluations}
-        checkpoints, scores = {}, {}
+        checkpoints, scores, sweeps = {}, {}, {}
         for spec in trainings(workload):
             model = f"{spec.architecture}/{spec.seed}"
-            checkpoints[model] = self.pretrain(name, spec, made, workload.rows, workload.tokenise)
+            trials = self.trials(name, spec, made, workload.rows, workload.tokenise, workload.seeds[0])
+            sweeps |= {f"{spec.architecture}/{value:g}": trial for value, trial in trials.items()}
+            checkpoints[model] = self.pretrain(name, spec, made, workload.rows, workload.tokenise, trials)
             for evaluation in workload.evaluations:
                 task = evaluation.cloze.task
                 scores[f"{model}/{task}"] = self.evaluate(name, spec.architecture, spec.seed, task,
                                                           evaluation.evaluate, checkpoints[model], prompts[task])
         return {**{role: made.get(role) for role in ("corpus", "shards", "rows")},
-                "prompts": prompts, "checkpoints": checkpoints, "scores": scores}
+                "prompts": prompts, "checkpoints": checkpoints, "scores": scores, **({"sweeps": sweeps} if sweeps else {})}
 
     def cloze(self, name: str, spec: ClozeSpec, made: dict[str, str]) -> str:
         text = {role: made[role] for role in ("corpus", "shards") if role in made}
@@ -171,14 +174,36 @@ class Builder:
                         f"{name}/cloze/{spec.task}").artifact
 
     def pretrain(self, name: str, spec: PretrainSpec, made: dict[str, str],
-                 rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> str:
+                 rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec,
+                 trials: dict[float, str] | None = None) -> str:
+        """The id of the checkpoint. trials: of its sweep; None = make them here, with the seed of `spec`."""
         check_vocabulary(spec, tokenizer_of(rows, tokenise))
-        seen = tokens(spec, rows, tokenise)
-        roles = ("shards",) if spec.train.data == "shards" else ("rows", "shards")
-        return self.add("pretrain", f"pretrain {spec.architecture} seed {spec.seed} on {name} {spec.train.data}", spec,
-                        {role: made[role] for role in roles if role in made},
-                        f"{name}/pretrain/{spec.architecture}/{spec.seed}", seen, seen * parameters(spec),
-                        {"architecture": spec.architecture, "seed": str(spec.seed), "workload": name}).artifact
+        if trials is None:
+            trials = self.trials(name, spec, made, rows, tokenise, spec.seed)
+        return self._training(
+            name, spec, {**_data(spec, made), **{sweep.role(value): trial for value, trial in trials.items()}},
+            f"pretrain {spec.architecture} seed {spec.seed} on {name} {spec.train.data}",
+            f"{name}/pretrain/{spec.architecture}/{spec.seed}", tokens(spec, rows, tokenise))
+
+    def trials(self, name: str, spec: PretrainSpec, made: dict[str, str],
+               rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec, seed: int) -> dict[float, str]:
+        """Value -> id of its trial, all trained with one seed; empty without a sweep."""
+        found = spec.train.sweep
+        made_trials = {}
+        for value in found.values if found else ():
+            trial = spec.model_copy(update={"seed": seed, "train": spec.train.at(value, trial=found.share)})
+            check_vocabulary(trial, tokenizer_of(rows, tokenise))
+            made_trials[value] = self._training(
+                name, trial, _data(trial, made), f"sweep {spec.architecture} {sweep.label(found, value)} on {name}",
+                f"{name}/sweep/{spec.architecture}/{value!r}", round(found.share * tokens(spec, rows, tokenise)),
+                {"sweep": f"{found.field}={value!r}"})
+        return made_trials
+
+    def _training(self, name: str, spec: PretrainSpec, inputs: dict[str, str], title: str, key: str, seen: int,
+                  tags: dict[str, str] | None = None) -> str:
+        return self.add("pretrain", title, spec, inputs, key, seen, seen * parameters(spec),
+                        {"architecture": spec.architecture, "seed": str(spec.seed), "workload": name,
+                         **(tags or {})}).artifact
 
     def evaluate(self, name: str, label: str, seed: int, task: str, spec: EvaluateSpec, checkpoint: str,
                  prompts: str) -> str:
@@ -190,6 +215,11 @@ class Builder:
         from tasks.bench import placed
 
         return self.add("bench", f"time the kernels ({spec.preset})", placed(spec), {}, "bench").artifact
+
+
+def _data(spec: PretrainSpec, made: dict[str, str]) -> dict[str, str]:
+    roles = ("shards",) if spec.train.data == "shards" else ("rows", "shards")
+    return {role: made[role] for role in roles if role in made}
 
 
 def trainings(workload: Workload) -> Iterator[PretrainSpec]:

@@ -28,7 +28,7 @@ from tasks.specs import (
 class StudyRequest(Spec):
     """Which study to run, and what to change in it."""
 
-    study: Literal["quick", "evening", "smoke"] = Field("quick", description="Shipped study to run")
+    study: Literal["quick", "evening", "zoo", "smoke"] = Field("quick", description="Shipped study to run")
     file: str | None = Field(None, description="Path of a .yaml study on the machine that runs it; replaces `study`")
     settings: tuple[str, ...] = Field((), description="Changes, one NAME=VALUE each, for example train.steps=100")
 

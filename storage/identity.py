@@ -22,6 +22,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -104,7 +105,8 @@ def _counts(module: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _source(module: str) -> Path | None:
-    """The file of a first-party module, by path joins below its top-level package; None if there is none."""
+    """The file of a first-party module, by path joins below its top-level package or in a folder that its own package
+    was given; None if there is none."""
     package, _, rest = module.partition(".")
     if package not in PACKAGES:
         return None
@@ -113,6 +115,10 @@ def _source(module: str) -> Path | None:
         for path in (base / "__init__.py", base.with_suffix(".py")):
             if path.is_file():
                 return path
+    parent, _, name = module.rpartition(".")
+    for folder in getattr(sys.modules.get(parent), "__path__", ()):      # one that was added, as for somebody's mixers
+        if (path := Path(folder, f"{name}.py")).is_file():
+            return path
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 Order = Literal["default", "question_first", "alternate", "twice", "repeat", "filler"]
 ORDERS: tuple[Order, ...] = ("default", "question_first", "alternate", "twice", "repeat", "filler")
@@ -132,6 +132,23 @@ class OptimiserSpec(Spec):
     clip: float = Field(1.0, gt=0, description="Gradient norm is clipped at this")
 
 
+class SweepSpec(Spec):
+    """One field of the training, tried at several values before the training proper. Validation rows choose."""
+
+    field: str = Field("optimiser.matrix_learning_rate", description="Dotted name of a number in the training spec")
+    values: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] = Field(description="What is tried; two or more")
+    share: float = Field(0.12, gt=0, le=1, description="Each trial takes this share of the steps, with its own schedule")
+    metric: Literal["validation"] = Field(
+        "validation", description="The lowest loss per target of the validation rows wins, the smaller value if equal")
+
+    @field_validator("values")
+    @classmethod
+    def _different(cls, values: tuple[float, ...]) -> tuple[float, ...]:
+        if len(set(values)) < 2 or len(set(values)) < len(values):
+            raise ValueError("give two or more different values to choose from")
+        return tuple(sorted(values))
+
+
 class TrainSpec(Spec):
     """How a model is trained, the same for every architecture of a study unless overridden there."""
 
@@ -154,6 +171,9 @@ class TrainSpec(Spec):
     validation_batches: int = Field(16, ge=1, description="Batches of one validation")
     log_every: int = Field(25, ge=1, description="Steps between points of the curves")
     maximum_restarts: int = Field(2, ge=0, description="deepspeed: worker failures survived")
+    trial: float | None = Field(
+        None, gt=0, le=1, description="Train on this share of the steps, spread over all the data, for the losses alone")
+    sweep: SweepSpec | None = Field(None, description="Choose a value on short trials first; None = as written here")
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainSpec:
@@ -169,6 +189,34 @@ class TrainSpec(Spec):
                     f"global_batch_rows {self.global_batch_rows} is not a multiple of micro_batch_rows x workers = "
                     f"{self.micro_batch_rows * self.workers}; row order would depend on the number of workers")
         return self
+
+    @model_validator(mode="after")
+    def _sweep_fits(self) -> TrainSpec:
+        if self.sweep is not None:
+            if self.trial is not None:
+                raise ValueError("a trial sweeps nothing: leave out `trial` or `sweep`")
+            for value in self.sweep.values:
+                self.at(value)
+        return self
+
+    def at(self, value: float, trial: float | None = None) -> TrainSpec:
+        """This training with the swept field at `value` and nothing left to sweep; as a trial of that share if given.
+
+        Raises ValueError where the field does not exist or refuses the value.
+        """
+        data = self.model_dump() | {"sweep": None, "trial": trial}
+        *path, last = self.sweep.field.split(".")
+        inner: Any = data
+        for part in path:
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        if not isinstance(inner, dict) or not isinstance(inner.get(last), (int, float)) or isinstance(inner[last], bool):
+            raise ValueError(f"sweep.field {self.sweep.field!r} names no number of the training spec that has a value; "
+                             "for example optimiser.matrix_learning_rate")
+        inner[last] = value
+        try:
+            return TrainSpec.model_validate(data)
+        except ValidationError as error:
+            raise ValueError(f"sweep.values: {self.sweep.field} refuses {value:g}: {error.errors()[0]['msg']}") from error
 
 
 class PretrainSpec(Spec):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import overrides
+from flows.studies import every_mixer
 from storage.errors import SpecError
 from tasks.specs import StudySpec, Workload
 
@@ -16,7 +17,7 @@ FOLDER = Path(__file__).parent
 
 def shipped() -> dict[str, Path]:
     """The studies that come with the package, by name, the quickest question first."""
-    order = ("quick", "evening", "smoke")
+    order = ("quick", "evening", "zoo", "smoke")
     found = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
     return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
@@ -28,7 +29,7 @@ def load(name: str, settings: Sequence[str] = ()) -> StudySpec:
     :raises SpecError: no such study (with close matches), unreadable YAML, or a value that a field refuses
     """
     path = find(name)
-    study = overrides.validate(StudySpec, read(path), str(path))
+    study = overrides.validate(StudySpec, every_mixer.expanded(read(path), str(path)), str(path))
     check(study, str(path))
     return changed(study, settings)
 
@@ -82,7 +83,9 @@ def changed(study: StudySpec, settings: Sequence[str]) -> StudySpec:
     data = overrides.plain(study)
     for setting in settings:
         keys, value = overrides.parse(setting)
-        if keys[0] in StudySpec.model_fields:
+        if keys == ["architectures"] and isinstance(value, (str, list)):
+            keep_only(data, [str(name) for name in (value.split(",") if isinstance(value, str) else value)])
+        elif keys[0] in StudySpec.model_fields:
             overrides.assign(study, data, keys, value)
         elif keys[0] in Workload.model_fields:
             _everywhere(study, data, keys, value)
@@ -91,6 +94,25 @@ def changed(study: StudySpec, settings: Sequence[str]) -> StudySpec:
     study = overrides.validate(StudySpec, data, "--set")
     check(study, "--set")
     return study
+
+
+def keep_only(data: dict, names: list[str]) -> None:
+    """Leave these architectures in every workload that has them, and drop workloads and expectations without any.
+
+    What the artifacts of the others are named does not change: a study can be run in parts.
+
+    :raises SpecError: a name that no workload has
+    """
+    names = [name.strip() for name in names if name.strip()]
+    known = list(dict.fromkeys(label for workload in data["workloads"].values() for label in workload["architectures"]))
+    for name in names or [""]:
+        if name not in known:
+            raise overrides.unknown("architectures", name, "the study", known)
+    for workload in data["workloads"].values():
+        workload["architectures"] = {label: one for label, one in workload["architectures"].items() if label in names}
+    data["workloads"] = {name: workload for name, workload in data["workloads"].items() if workload["architectures"]}
+    data["expectations"] = [one for one in data.get("expectations", ()) if one["workload"] in data["workloads"]
+                            and one["architecture"] in data["workloads"][one["workload"]]["architectures"]]
 
 
 def _everywhere(study: StudySpec, data: dict, keys: list[str], value: Any) -> None:
@@ -137,7 +159,10 @@ def check(study: StudySpec, source: str) -> None:
         for label in workload.architectures:
             if "/" in label:
                 raise SpecError(f"{source}: workloads.{name}.architectures: a label has no '/', got {label!r}")
-            training(workload, label, f"{source}: workloads.{name}.architectures.{label}.train_overrides")
+            train = training(workload, label, f"{source}: workloads.{name}.architectures.{label}.train_overrides")
+            if train.sweep is not None and getattr(workload.rows, "validation_tokens", 1) == 0:
+                raise SpecError(f"{source}: workloads.{name}.rows.validation_tokens: got 0; the sweep of {label} chooses on "
+                                "validation rows, so write some, or set train.sweep to null")
     for number, expected in enumerate(study.expectations):
         _check_expectation(study, expected, f"{source}: expectations.{number}")
 

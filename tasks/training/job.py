@@ -21,6 +21,7 @@ from tasks.training.data import RowBatches, ShardBatches, Source, resolve_object
 from tasks.training.engine import Engine, seed_generators
 from tasks.training.loop import Run, train
 from tasks.training.record import Recorder
+from tasks.training.spread import Spread
 
 TOKENIZER = "tokenizer"
 
@@ -69,7 +70,8 @@ def accumulations(job: Job) -> int:
 
 
 def run_job(job: Job, make_engine: Callable[[LanguageModel], Engine], checkpoints: Checkpoints) -> dict:
-    """Train, write the model into the job's folder, return the run's totals. Called on every worker."""
+    """Train, write the model into the job's folder unless this is a trial, return the run's totals. Called on every
+    worker."""
     spec = job.spec.train
     torch.set_num_threads(spec.threads)
     seed_generators(job.spec.seed)
@@ -80,13 +82,17 @@ def run_job(job: Job, make_engine: Callable[[LanguageModel], Engine], checkpoint
     engine = make_engine(model)
     source = open_source(job, tokenizer, engine.model.abilities().prefix, worker=engine.worker, workers=engine.workers)
     steps = spec.steps if spec.steps is not None else len(source)
+    if spec.trial is not None:
+        source = Spread(source, steps, max(1, round(steps * spec.trial)))
+        steps = len(source)
     lengths = np.zeros(max(config.table_rows, len(tokenizer.byte_lengths)), np.int64)
     lengths[:len(tokenizer.byte_lengths)] = tokenizer.byte_lengths
     run = Run(steps, spec, job.fingerprint, lengths)
     with progress(steps, f"pretrain {job.spec.architecture}, seed {job.spec.seed}", "steps") as bar:
         recorder = Recorder(job.folder, job.tracking, job.run_id, bar, silent=engine.worker > 0)
         totals = train(engine, source, checkpoints, recorder, run)
-    engine.export(Path(job.folder))
+    if spec.trial is None:
+        engine.export(Path(job.folder))
     job.tracking.flush()
     forward = sum(rows * engine.model.cost(length).flops for length, rows in source.lengths_before(steps).items())
     wanted = source.objective

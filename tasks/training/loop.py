@@ -24,6 +24,10 @@ from tasks.training.record import Means, Recorder, memory_bytes
 from tasks.training.schedule import rate_share
 
 
+class Diverged(StageFailed):
+    """A loss or a gradient that is not finite: an error of a training, a finding of a trial."""
+
+
 @dataclass(frozen=True)
 class Run:
     """One training run: how long, how, under which identity, and how many bytes each token stands for."""
@@ -37,7 +41,7 @@ class Run:
 def train(engine: Engine, source: Source, checkpoints: Checkpoints, recorder: Recorder, run: Run) -> dict:
     """Train from the newest checkpoint to the last step; returns the run's totals and last losses.
 
-    Raises StageFailed, naming the step, when a loss or a gradient is not finite.
+    Raises Diverged, naming the step, when a loss or a gradient is not finite.
     """
     facts = checkpoints.resume(engine, run.fingerprint) or {
         "step": 0, "fingerprint": run.fingerprint, "supervised": 0, "silent": 0, "seconds": 0.0, "means": None, "last": {}}
@@ -143,7 +147,7 @@ def _check_finite(step: int, what: str, value: float, run: Run) -> None:
         return
     optimiser = run.spec.optimiser
     narrow = " or precision float32" if run.spec.precision != "float32" else ""
-    raise StageFailed(
+    raise Diverged(
         f"training broke at step {step + 1} of {run.steps}: {what} is {value}. Try a lower learning_rate (now "
         f"{optimiser.learning_rate:g}) or more warmup_steps (now {optimiser.warmup_steps}){narrow}; nothing was saved "
         "after the last checkpoint")

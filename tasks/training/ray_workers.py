@@ -24,6 +24,7 @@ from storage.progress import progress
 from tasks.training.checkpoints import check_fingerprint
 from tasks.training.engine import Engine
 from tasks.training.job import Job, accumulations, run_job
+from tasks.training.loop import Diverged
 from tasks.training.record import CURVE
 
 FOLDER, TOTALS, FAILURE = ".ray", ".totals.json", ".failure.json"
@@ -33,14 +34,15 @@ log = logs.get("tasks.training")
 
 
 def train_on_ray(job: Job) -> dict:
-    """Run the job on `workers` Ray workers and return its totals. StageFailed when the workers could not finish."""
+    """Run the job on `workers` Ray workers and return its totals. StageFailed when the workers could not finish,
+    Diverged when a loss was not finite."""
     folder = Path(job.folder)
     for name in (TOTALS, FAILURE):
         (folder / name).unlink(missing_ok=True)
     with _ray(job), _following(job):
         _fit(job)
     if (folder / FAILURE).is_file():
-        raise StageFailed(json.loads((folder / FAILURE).read_text()))
+        raise Diverged(json.loads((folder / FAILURE).read_text()))
     return json.loads((folder / TOTALS).read_text())
 
 
@@ -78,7 +80,7 @@ def _worker(config: dict) -> None:
     try:
         totals = run_job(job, lambda model: DeepSpeedEngine(
             model, job.spec.train, accumulations(job), ray.train.torch.get_device()), RayCheckpoints())
-    except StageFailed as failure:
+    except Diverged as failure:
         if first:
             _write(Path(job.folder) / FAILURE, str(failure))
         return
