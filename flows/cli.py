@@ -23,6 +23,8 @@ app = typer.Typer(name="reread", no_args_is_help=True, add_completion=False, pre
                        "reread study run quick")
 study_app = typer.Typer(no_args_is_help=True, help="Run, list and show studies.")
 app.add_typer(study_app, name="study")
+models_app = typer.Typer()
+app.add_typer(models_app, name="models")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 Set = Annotated[list[str] | None, typer.Option(
@@ -225,15 +227,55 @@ def list_(
     list_artifacts(kind, json)
 
 
-@app.command()
-def models(json: Json = False) -> None:
-    """List the model presets with their size, cost and state.
+@models_app.callback(invoke_without_command=True)
+def models(
+    context: typer.Context,
+    only: Annotated[str | None, typer.Option(metavar="PATTERN", help="Names to list, e.g. 'zoo-*' or '*-360m'.")] = None,
+    json: Json = False,
+) -> None:
+    """List the model presets with their size, cost, state and abilities; or show one, or the kinds of mixers.
 
     Example: reread models
+
+    Example: reread models --only 'zoo-*' --json
+
+    One preset, layer by layer: reread models show jrt-360m
+
+    What every kind of mixer can do: reread models mixers
     """
+    if context.invoked_subcommand is not None:
+        return
     from flows.commands.models import list_models
 
-    list_models(json)
+    list_models(only, json)
+
+
+@models_app.command("show")
+def models_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A preset, or a kind of mixer.")], json: Json = False,
+) -> None:
+    """Print a preset's plan, its parameters and state layer by layer, what was published, and the conflicts.
+
+    Of a kind of mixer: its settings and what it can do.
+
+    Example: reread models show based-360m
+
+    Example: reread models show lavo --json
+    """
+    from flows.commands.show_model import show_model
+
+    show_model(name, json)
+
+
+@models_app.command("mixers")
+def models_mixers(json: Json = False) -> None:
+    """List every kind of mixer with its abilities; a file that cannot be used with its reason.
+
+    Example: reread models mixers
+    """
+    from flows.commands.show_model import list_mixers
+
+    list_mixers(json)
 
 
 # ------------------------------------------------------------------------------------------------------------ services

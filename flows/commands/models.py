@@ -1,56 +1,78 @@
-"""`reread models`: the presets and what they cost."""
+"""`reread models`: the presets and what they cost, one of them layer by layer, and the kinds of mixers."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from fnmatch import fnmatch
 from typing import Any
+
+import typer
 
 from flows.commands.output import document, size, table
 
 LENGTHS = (2048, 32768)
+GROWTH = {"constant": "O(1)", "log": "O(log n)", "linear": "O(n)"}
+HEADINGS = {"small": "small, for a CPU", "published": "published", "modern": "modern, at JRT's sizes",
+            "zoo": "zoo, at equal parameters", "zoo-state": "zoo, at equal state bytes"}
 
 
-def weightless(config: Any) -> Any:
-    """The model of a config without memory for its weights: enough to count."""
-    import torch
+def facts(name: str) -> dict[str, Any]:
+    """What `--json` lists of a preset; FLOPs of a forward pass, state in float32."""
+    from models.presets import describe
+    from models.sizing import Sketch
 
-    from models import LanguageModel
-
-    with torch.device("meta"):
-        return LanguageModel(config, initialise=False)
-
-
-def describe(name: str) -> dict[str, Any]:
-    """{name, parameters, flops_per_token, state_bytes, mixers, abilities} of a preset; FLOPs of a forward pass."""
-    from models import preset
-
-    config = preset(name)
-    model = weightless(config)
-    costs = {length: model.cost(length) for length in LENGTHS}
-    return {"name": name, "parameters": costs[2048].parameters, "flops_per_token": costs[2048].flops // 2048,
+    card = describe(name)
+    sketch = Sketch(card.build())
+    costs = {length: sketch.cost(length) for length in LENGTHS}
+    return {"name": name, "parameters": sketch.parameters, "flops_per_token": costs[2048].flops // 2048,
             "state_bytes": {str(length): cost.state_bytes for length, cost in costs.items()},
-            "mixers": list(config.plan), "abilities": asdict(model.able)}
+            "mixers": list(sketch.config.plan), "abilities": asdict(sketch.able),
+            "family": card.family, "published": card.published}
 
 
-def list_models(json: bool) -> None:
-    from models import preset_names
+def list_models(only: str | None, json: bool) -> None:
+    """Every preset, or those whose name fits the pattern; what cannot be built is named on stderr."""
+    from models.presets import preset_names
 
-    found = [describe(name) for name in preset_names()]
+    found, missing = [], []
+    for name in preset_names():
+        if only is not None and not fnmatch(name, only):
+            continue
+        try:
+            found.append(facts(name))
+        except Exception as error:  # noqa: BLE001  a mixer file may fail in any way; the others are listed all the same
+            missing.append(f"{name}: {error}")
     if json:
         document(found)
-        return
-    table(["model", "parameters", "FLOPs/token", "state at 2,048", "state at 32,768", "mixers"],
-          [[one["name"], f"{one['parameters']:,}", f"{one['flops_per_token']:,}",
-            *(size(one["state_bytes"][str(length)]) for length in LENGTHS), shortened(one["mixers"])] for one in found],
-          right=("parameters", "FLOPs/token", "state at 2,048", "state at 32,768"))
+    else:
+        _print(found)
+    for line in missing:
+        typer.echo(f"left out: {line}", err=True)
 
 
-def shortened(mixers: list[str]) -> str:
-    """conv, conv, conv, prefix -> conv×3 prefix."""
-    parts: list[list[Any]] = []
-    for name in mixers:
-        if parts and parts[-1][0] == name:
-            parts[-1][1] += 1
-        else:
-            parts.append([name, 1])
-    return " ".join(name if count == 1 else f"{name}×{count}" for name, count in parts)
+def _print(found: list[dict[str, Any]]) -> None:
+    numbers = ("parameters", "FLOPs/token", "state 2,048", "32,768")
+    rows: list[list[Any]] = []
+    for family, heading in HEADINGS.items():
+        members = [one for one in found if one["family"] == family]
+        if members:
+            rows += [[""]] * bool(rows) + [[f"[bold]{heading}"]]
+        rows += [[f"  {one['name']}", f"{one['parameters']:,}", short(one["flops_per_token"]),
+                  *(size(one["state_bytes"][str(length)]) for length in LENGTHS), can(one["abilities"])] for one in members]
+    table(["model", *numbers, "can, state"], rows, right=numbers)
+
+
+def can(abilities: dict[str, Any]) -> str:
+    """causal, both ways, cross, prefix, packed: the ones it has; and how its state grows."""
+    words = [word for word, name in (("causal", "causal"), ("both ways", "non_causal"), ("cross", "cross"), ("prefix", "prefix"),
+                                     ("packed", "native_packing")) if abilities[name]]
+    return ", ".join([*words, GROWTH[abilities["growth"]]])
+
+
+def short(count: float) -> str:
+    """Numbers for people: 760 k, 1.23 M, 4.5 G."""
+    for unit in ("", " k", " M", " G"):
+        if count < 1000 or unit == " G":
+            return f"{count:.0f}{unit}" if count >= 100 else f"{count:.3g}{unit}"
+        count /= 1000
+    return ""

@@ -22,7 +22,9 @@ FROZEN = {
     "down": [],
     "evaluate": ["--checkpoint", "--dry-run", "--flow", "--json", "--prompts", "--set", "--strategy", "--task"],
     "list": ["--json", "--kind"],
-    "models": ["--json"],
+    "models": ["--json", "--only"],
+    "models mixers": ["--json"],
+    "models show": ["--json", "NAME"],
     "pretrain": ["--dry-run", "--flow", "--json", "--model", "--seed", "--set"],
     "show": ["--json", "ARTIFACT"],
     "status": ["--json"],
@@ -36,7 +38,7 @@ FROZEN = {
 
 def walk(command, name: str = ""):
     if getattr(command, "commands", None):
-        if not name:
+        if not name or command.invoke_without_command:
             yield name, command
         for key, child in command.commands.items():
             yield from walk(child, f"{name} {key}".strip())
@@ -167,8 +169,8 @@ def test_json_of_a_dry_run(reread):
 
 def test_json_of_models(reread):
     found = {model["name"]: model for model in reread("models", "--json").json}
-    assert all(set(model) == {"name", "parameters", "flops_per_token", "state_bytes", "mixers", "abilities"}
-               for model in found.values())
+    assert all(set(model) == {"name", "parameters", "flops_per_token", "state_bytes", "mixers", "abilities", "family",
+                              "published"} for model in found.values())
     assert found["jrt-360m"]["parameters"] == 356_578_304
     jrt, transformer = found["jrt-tiny"], found["transformer-tiny"]
     assert set(jrt["state_bytes"]) == {"2048", "32768"} and jrt["state_bytes"]["2048"] == jrt["state_bytes"]["32768"]
