@@ -1,4 +1,4 @@
-"""Performer (FAVOR+, Choromanski et al. 2021), causal: positive random features of the softmax kernel, drawn once.
+"""Performer (FAVOR+, Choromanski et al. 2021): positive random features of the softmax kernel, drawn once.
 
 Published code divides the keys' features by the greatest exponent over all keys, which lets a later key move earlier
 outputs. Here keys take none: a row w of the projection bounds its exponent by |w|^2/2.
@@ -14,13 +14,15 @@ from pydantic import Field
 
 from kernels.linear_scan.features import favor_plus, projected
 from models.linear_attention import FeatureMixer
-from models.mixer import Abilities, MixerConfig
+from models.mixer import Abilities, MixerConfig, Mode
+from models.modes import abilities_in, mode_field
 
 
 class Config(MixerConfig):
     """Directions are orthogonal in blocks of K, their lengths those of Gaussian vectors; another seed draws others."""
 
     kind: Literal["performer"] = "performer"
+    mode: Mode = mode_field()
     heads: int = Field(4, ge=1, description="H; must divide the width")
     features: int | None = Field(None, ge=1, description="F a head; None = K ln K (the paper's order, performer-pytorch); CAB 16")
     feature_dim: int | None = Field(None, ge=1, description="K, width of q and k per head before the map; None = width / heads")
@@ -33,7 +35,9 @@ class Config(MixerConfig):
     @classmethod
     def cases(cls) -> dict[str, Config]:
         return {"plain": cls(heads=2), "floor": cls(heads=4, features=11, feature_dim=6, floor=1e-2, bias=True),
-                "bare": cls(heads=2, features=24, feature_eps=0.0)}
+                "bare": cls(heads=2, features=24, feature_eps=0.0),
+                "both_ways": cls(heads=2, features=12, mode="non_causal"),
+                "cross": cls(heads=4, features=9, floor=1e-2, bias=True, mode="cross")}
 
 
 class Performer(FeatureMixer):
@@ -45,7 +49,7 @@ class Performer(FeatureMixer):
 
     @classmethod
     def abilities(cls, config: Config) -> Abilities:
-        return Abilities(randomness="features")
+        return abilities_in(config.mode, randomness="features")
 
     @property
     def feature_width(self) -> int:
@@ -70,8 +74,8 @@ class Performer(FeatureMixer):
     def divisor(self) -> dict[str, Any]:
         return {"eps": self.config.eps, "floor": self.config.floor}
 
-    def map_flops(self) -> int:
-        return 6 * self.config.heads * self.feature_width * self.key_width
+    def map_flops(self, is_query: bool) -> int:
+        return (4 if is_query else 2) * self.config.heads * self.feature_width * self.key_width
 
 
 def orthogonal_features(H: int, F: int, K: int, generator: torch.Generator) -> torch.Tensor:
