@@ -14,13 +14,13 @@ import torch.nn.functional as nnf
 
 from kernels.diagonal_scan.step import turned
 
-CHUNK = 32  # tokens (measured, README.md)
+CHUNKS = {"few": 32, "many": 16}  # tokens; by reads a channel, up to 3 and more (measured, README.md)
 
 
 def diagonal_scan_chunked(x_BLD, log_decay_DN, angle_DN, real_RDN, imag_RDN, lengths_B, state, chunk, return_state):
     """See `kernels.diagonal_scan.diagonal_scan`; x is 0 at pads. Returns (y (B, L, R, D), last state or None)."""
     (B, L, D), dtype, R = x_BLD.shape, x_BLD.dtype, len(real_RDN)
-    C = min(chunk or CHUNK, L)
+    C = min(chunk or CHUNKS["few" if R < 4 else "many"], L)
     tokens = torch.arange(C + 1, device=x_BLD.device)
     power_DNC = turned(log_decay_DN[..., None], angle_DN[..., None], tokens).to(dtype.to_complex())
     x_DSC = in_chunks(x_BLD, C)
