@@ -9,10 +9,13 @@ from pydantic import Field
 from torch import nn
 
 from kernels.bounded_memory import SlotState, bounded_memory, bounded_step, empty_state
+from kernels.bounded_memory.state import nonzero
 from kernels.layout import Layout
+from kernels.taylor.features import accumulator_dtype, without_autocast
 from models.initialise import Linear, draw_uniform
-from models.mixer import Abilities, Cost, Mixer, MixerConfig
+from models.mixer import Abilities, Cost, Mixer, MixerConfig, Mode
 from models.mixers.attention import head_width
+from models.modes import abilities_in, mode_field
 from models.state import State
 
 
@@ -20,10 +23,11 @@ class Config(MixerConfig):
     """Learned slot weights exp(logits), of keys and values apart (CAB) or shared (flash-linear-attention's layer).
 
     CAB's published causal form is not this: it keeps the current token alone in its slots and the past in their
-    normalisers only.
+    normalisers only. Its two other forms are modes non_causal and cross.
     """
 
     kind: Literal["abc"] = "abc"
+    mode: Mode = mode_field()
     heads: int = Field(4, ge=1, description="H; must divide the width")
     slots: int = Field(16, ge=1, description="R a head (CAB 16, LAVO's language models 64, flash-linear-attention the head "
                                              "width)")
@@ -42,11 +46,16 @@ class Config(MixerConfig):
             "tokens": cls(heads=4, slots=3, logits="tokens", bias=False),
             "clamped": cls(heads=2, slots=5, logits="tokens", clamp=1.5, scale=1.0),
             "one_slot": cls(heads=2, slots=1),
+            "both_ways": cls(heads=2, slots=6, mode="non_causal"),
+            "both_ways_tokens": cls(heads=4, slots=3, logits="tokens", bias=False, mode="non_causal"),
+            "cross": cls(heads=2, slots=6, mode="cross"),
+            "cross_tokens": cls(heads=4, slots=3, logits="tokens", clamp=1.5, mode="cross"),
         }
 
 
 class ABC(Mixer):
-    """proj_q, proj_k, proj_v, slot weights, attention of the query over the slots, out_proj; no positions."""
+    """proj_q, proj_k, proj_v, slot weights, attention of the query over the slots, out_proj; no positions. The memory of a
+    context is its slots."""
 
     keep_init = frozenset({"compress_k", "compress_v"})
 
@@ -69,9 +78,11 @@ class ABC(Mixer):
 
     @classmethod
     def abilities(cls, config: Config) -> Abilities:
-        return Abilities()
+        return abilities_in(config.mode)
 
     def mix(self, x_BLD: torch.Tensor, layout: Layout, state: State | None) -> tuple[torch.Tensor, State | None]:
+        if self.config.mode == "non_causal":
+            return self._read(x_BLD, *self._slots(x_BLD, layout)), None
         q, k, v, logits, *more = self._project(x_BLD)
         settings = {"value_logits_BLHR": more[0] if more else None, "scale": self.config.scale,
                     "lengths_B": layout.lengths_B if layout.padded else None}
@@ -88,19 +99,45 @@ class ABC(Mixer):
                                 scale=self.config.scale)
         return self.out_proj(y.flatten(1)), state.advanced(layout.lengths_B, **named(slots))
 
+    def encode_context(self, context_BND: torch.Tensor, layout: Layout) -> State:
+        keys, values = self._slots(context_BND, layout)
+        memory = self.new_state(len(keys), context_BND.dtype, keys.device, keys=keys, values=values)
+        return memory.advanced(layout.lengths_B)
+
+    def read_context(self, x_BLD: torch.Tensor, layout: Layout, memory: State) -> torch.Tensor:
+        return self._read(x_BLD, memory["keys"], memory["values"])
+
+    def _slots(self, x_BLD: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (B, H, R, K) of the slots: means over all real tokens of a row, 0 where there is none."""
+        k, v = self._heads(self.proj_k, x_BLD), self._heads(self.proj_v, x_BLD)
+        logits = self._logits(x_BLD, k, v)
+        return weighted_means(logits[0], k, layout), weighted_means(logits[-1], v, layout)
+
+    def _read(self, x_BLD: torch.Tensor, keys_BHRK: torch.Tensor, values_BHRK: torch.Tensor) -> torch.Tensor:
+        q = self._heads(self.proj_q, x_BLD)
+        with without_autocast(q.device):
+            scale = self.head_width**-0.5 if self.config.scale is None else self.config.scale
+            scores = torch.einsum("blhk,bhrk->bhlr", q.to(keys_BHRK.dtype) * scale, keys_BHRK)
+            y = (scores.softmax(-1) @ values_BHRK).transpose(1, 2)
+        return self.out_proj(y.to(q.dtype).flatten(2))
+
     def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """q, k, v (..., H, K) and one or two streams of logits (..., H, R)."""
-        q, k, v = (projection(x).unflatten(-1, (self.config.heads, -1))
-                   for projection in (self.proj_q, self.proj_k, self.proj_v))
-        if self.shared:
-            logits = [self.proj_s(x).unflatten(-1, (self.config.heads, -1))]
-        else:
-            logits = [k @ self.compress_k, v @ self.compress_v]
+        q, k, v = (self._heads(projection, x) for projection in (self.proj_q, self.proj_k, self.proj_v))
+        return q, k, v, *self._logits(x, k, v)
+
+    def _logits(self, x: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+        """One stream, or that of the keys and that of the values."""
+        logits = [self._heads(self.proj_s, x)] if self.shared else [k @ self.compress_k, v @ self.compress_v]
         if self.config.clamp is not None:
             logits = [stream.clamp(-self.config.clamp, self.config.clamp) for stream in logits]
-        return q, k, v, *logits
+        return logits
+
+    def _heads(self, projection: Linear, x: torch.Tensor) -> torch.Tensor:
+        return projection(x).unflatten(-1, (self.config.heads, -1))
 
     def init_state(self, B: int, dtype: torch.dtype, device: Any) -> State:
+        self._check_streaming("init_state", None)
         return self.new_state(B, dtype, device, **named(empty_state(
             B, self.config.heads, self.config.slots, self.head_width, self.head_width, dtype, device,
             streams=1 if self.shared else 2)))
@@ -108,9 +145,23 @@ class ABC(Mixer):
     def cost(self, length: int, dtype: torch.dtype = torch.float32) -> Cost:
         H, R, K, streams = self.config.heads, self.config.slots, self.head_width, 1 if self.shared else 2
         logits = self.width * H * R if self.shared else 2 * H * K * R
-        step = 2 * (4 * self.width**2 + logits) + H * 8 * R * K
-        return Cost(parameters=self.parameter_count(), flops=length * step, step_flops=step,
-                    state_bytes=H * R * (2 * K + 2 * streams) * self.sum_dtype(dtype).itemsize + 8)
+        read = 4 * self.width**2 + H * 4 * R * K
+        write = read + 2 * logits
+        numbers = {"causal": H * R * (2 * K + 2 * streams), "cross": H * R * 2 * K}.get(self.config.mode)
+        return Cost(parameters=self.parameter_count(), flops=length * (write + read),
+                    step_flops=read if self.config.mode == "cross" else write + read,
+                    state_bytes=0 if numbers is None else numbers * self.sum_dtype(dtype).itemsize + 8)
+
+
+def weighted_means(logits_BLHR: torch.Tensor, x_BLHK: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """(B, H, R, K) in the accumulator's dtype: softmax of the logits over a row's real tokens, slot by slot, times x."""
+    dtype = accumulator_dtype(x_BLHK.dtype)
+    with without_autocast(x_BLHK.device):
+        logits = logits_BLHR.to(dtype).masked_fill(~layout.real_BL[..., None, None], float("-inf"))
+        peak = logits.detach().amax(1, keepdim=True)
+        weight = (logits - torch.where(peak.isinf(), 0, peak)).exp()
+        total_BHR1 = nonzero(weight.sum(1))[..., None]
+        return torch.einsum("blhr,blhk->bhrk", weight, x_BLHK.to(dtype)) / total_BHR1
 
 
 def held(state: State) -> SlotState:

@@ -1,17 +1,19 @@
-"""Based: causal linear attention with the second-order Taylor feature map and a state of constant size."""
+"""Based: linear attention with the second-order Taylor feature map and a state of constant size."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kernels.layout import Layout
-from kernels.taylor import TaylorState, empty_state, expanded_width, taylor, taylor_step
+from kernels.linear_scan import linear_scan
+from kernels.taylor import TaylorState, empty_state, expanded_width, feature_map, taylor, taylor_step
 from models.initialise import Linear
 from models.mixer import Abilities, Cost, Mixer, MixerConfig
 from models.mixers.attention import head_width
+from models.modes import abilities_in, mode_field, real_counts
 from models.state import State
 
 
@@ -19,6 +21,7 @@ class Config(MixerConfig):
     """Settings of the released Based layers (16 heads, feature_dim 16; `decay_start` 3 in the 360M config alone)."""
 
     kind: Literal["based"] = "based"
+    mode: Literal["causal", "non_causal"] = mode_field()
     heads: int = Field(4, ge=1, description="H; must divide the width")
     feature_dim: int = Field(16, ge=1, description="K, width of q and k per head before the feature map (released: 16)")
     scale_dim: int | None = Field(None, ge=1, description="q·k is divided by the root of this; None = feature_dim")
@@ -27,12 +30,19 @@ class Config(MixerConfig):
         None, ge=1, description="Head h's numerator keeps 1 - 2^-(decay_start + h) a token and is scaled by decay_proj "
                                 "of the reading token (released Based 360M: 3); None = no decay")
 
+    @model_validator(mode="after")
+    def _decays_with_time(self) -> Config:
+        if self.decay_start is not None and self.mode != "causal":
+            raise ValueError("decay_start fades tokens by their age, which mode non_causal has not: leave it out")
+        return self
+
     @classmethod
     def cases(cls) -> dict[str, Config]:
         return {
             "plain": cls(heads=2, feature_dim=4),
             "scaled": cls(heads=4, feature_dim=3, scale_dim=9, eps=1e-6),
             "decayed": cls(heads=2, feature_dim=4, decay_start=3),
+            "both_ways": cls(heads=2, feature_dim=4, mode="non_causal"),
         }
 
 
@@ -50,11 +60,13 @@ class Based(Mixer):
 
     @classmethod
     def abilities(cls, config: Config) -> Abilities:
-        return Abilities()
+        return abilities_in(config.mode)
 
     def mix(self, x_BLD: torch.Tensor, layout: Layout, state: State | None) -> tuple[torch.Tensor, State | None]:
         q, k, v = self._project(x_BLD)
-        if state is None:
+        if self.config.mode == "non_causal":
+            y = self._both_ways(q, k, v, layout)
+        elif state is None:
             y = taylor(q, k, v, **self._settings(x_BLD))
         else:
             y, (kv, z) = taylor(q, k, v, state=sums_so_far(state, layout), lengths_B=layout.lengths_B,
@@ -66,6 +78,12 @@ class Based(Mixer):
         q, k, v = self._project(x_BD)
         y, (kv, z) = taylor_step(q, k, v, TaylorState(state["kv"], state["z"]), **self._settings(x_BD))
         return self._output(y, x_BD), state.advanced(layout.lengths_B, kv=kv, z=z)
+
+    def _both_ways(self, q, k, v, layout: Layout) -> torch.Tensor:
+        """Every query against the sums over all real keys of its row, by the features themselves."""
+        wide, scale = self.sum_dtype(q.dtype), (self.config.scale_dim or self.config.feature_dim) ** -0.5
+        phi_q, phi_k = (feature_map(t.to(wide), scale) for t in (q, k))
+        return linear_scan(phi_q, phi_k, v, causal=False, lengths_B=real_counts(layout), eps=self.config.eps)
 
     def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(projection(x).unflatten(-1, (self.config.heads, -1))
@@ -85,13 +103,14 @@ class Based(Mixer):
         return self.out_proj(y.flatten(-2))
 
     def init_state(self, B: int, dtype: torch.dtype, device: Any) -> State:
+        self._check_streaming("init_state", None)
         kv, z = empty_state(B, self.config.heads, self.config.feature_dim, self.head_width, dtype, device)
         return self.new_state(B, dtype, device, kv=kv, z=z)
 
     def cost(self, length: int, dtype: torch.dtype = torch.float32) -> Cost:
         step = 2 * self.parameter_count() + memory_flops(self)
         return Cost(parameters=self.parameter_count(), flops=length * step, step_flops=step,
-                    state_bytes=memory_bytes(self, dtype))
+                    state_bytes=memory_bytes(self, dtype) if self.config.mode == "causal" else 0)
 
 
 def sums_so_far(state: State, layout: Layout) -> TaylorState | None:

@@ -12,6 +12,7 @@ from kernels.window import window
 from models.initialise import Linear
 from models.mixer import Abilities, Cost, Mixer, MixerConfig
 from models.mixers.attention import head_width, project_rotated
+from models.modes import abilities_in, mode_field, real_counts
 from models.state import State
 
 
@@ -19,9 +20,11 @@ class Config(MixerConfig):
     """JRT's and Based's exact local mixer, without biases."""
 
     kind: Literal["sliding_window"] = "sliding_window"
+    mode: Literal["causal", "non_causal"] = mode_field()
     heads: int = Field(4, ge=1, description="H; must divide the width")
     window: int = Field(129, ge=1, description="Keys a token sees, itself included [tokens]. The released configs' "
-                                               "window_size 256 means 129: see from_released")
+                                               "window_size 256 means 129: see from_released. Non-causal: "
+                                               "as many to the other side, 2 window - 1 in all")
     rotary_fraction: float = Field(1.0, ge=0, le=1, description="Share of each head that turns; 0 = no positions")
     rotary_base: float = Field(10_000.0, gt=1, description="Base of the rotary wavelengths (released: 10000)")
 
@@ -36,6 +39,7 @@ class Config(MixerConfig):
             "rotary": cls(heads=2, window=5),
             "no_positions": cls(heads=4, window=3, rotary_fraction=0),
             "narrow": cls(heads=2, window=2),
+            "both_ways": cls(heads=2, window=4, mode="non_causal"),
         }
 
 
@@ -51,11 +55,13 @@ class SlidingWindow(Mixer):
 
     @classmethod
     def abilities(cls, config: Config) -> Abilities:
-        return Abilities(reach=config.window - 1)
+        return abilities_in(config.mode, reach=config.window - 1)
 
     def mix(self, x_BLD: torch.Tensor, layout: Layout, state: State | None) -> tuple[torch.Tensor, State | None]:
         q, k, v = project_rotated(self, x_BLD, layout)
-        if state is None or layout.offset_B is None:
+        if self.config.mode == "non_causal":
+            y = window(q, k, v, window=self.config.window, reach="both", lengths_B=real_counts(layout))
+        elif state is None or layout.offset_B is None:
             y = window(q, k, v, window=self.config.window)
         else:
             y = window(q, k, v, window=self.config.window, past_k=state["k"], past_v=state["v"], past_B=state.count_B)
@@ -75,19 +81,20 @@ class SlidingWindow(Mixer):
         return self.out_proj(y.flatten(1)), state
 
     def init_state(self, B: int, dtype: torch.dtype, device: Any) -> State:
+        self._check_streaming("init_state", None)
         shape = (B, self.config.window - 1, self.config.heads, self.head_width)
         return self.new_state(B, dtype, device, k=torch.zeros(shape, dtype=dtype, device=device),
                               v=torch.zeros(shape, dtype=dtype, device=device))
 
     def cost(self, length: int, dtype: torch.dtype = torch.float32) -> Cost:
         projections, pair, W = 8 * self.width**2, 4 * self.width, self.config.window
-        full = min(length, W)
-        pairs = full * (full + 1) // 2 + (length - full) * W
+        causal, full = self.config.mode == "causal", min(length, W)
+        pairs, new = full * (full + 1) // 2 + (length - full) * W, min(length + 1, W)
+        if not causal:  # a pair of tokens is seen from either side, a token by itself once
+            pairs, new = 2 * pairs - length, 2 * new - 1
         return Cost(
-            parameters=self.parameter_count(),
-            flops=length * projections + pairs * pair,
-            step_flops=projections + min(length + 1, W) * pair,
-            state_bytes=2 * (W - 1) * self.width * dtype.itemsize + 8)
+            parameters=self.parameter_count(), flops=length * projections + pairs * pair, step_flops=projections + new * pair,
+            state_bytes=2 * (W - 1) * self.width * dtype.itemsize + 8 if causal else 0)
 
 
 def last_tokens(past: torch.Tensor, new: torch.Tensor, layout: Layout) -> torch.Tensor:

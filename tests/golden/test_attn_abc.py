@@ -20,10 +20,10 @@ def close(got, expected, rtol=1e-4, atol=1e-5):
     np.testing.assert_allclose(got.detach().double().numpy(), expected, rtol=rtol, atol=atol)
 
 
-def cab(name, dtype=torch.float64):
+def cab(name, dtype=torch.float64, mode="causal"):
     """(mixer with the file's weights, the file's arrays)."""
     _, arrays = attn(name)
-    mixer = registry.build(abc.Config(heads=2, slots=6), 32, seed=0)
+    mixer = registry.build(abc.Config(heads=2, slots=6, mode=mode), 32, seed=0)
     weights = {key[2:]: torch.from_numpy(array) for key, array in arrays.items() if key.startswith("w.")}
     for ours, theirs in (("proj_q", "q_proj"), ("proj_k", "k_proj"), ("proj_v", "v_proj")):
         for part in ("weight", "bias"):
@@ -62,6 +62,28 @@ def test_two_sided_outputs_are_last_tokens():
     first = [int(real[row].nonzero()[-1]) for row in range(2)]
     for row in range(2):
         close(y[row, first[row]], arrays["out_ns_pad"][row, first[row]])
+
+
+@torch.no_grad()
+@DTYPES
+def test_both_ways(dtype):
+    """Slots of the whole row, and of its real tokens."""
+    mixer, arrays = cab("abc_cab", dtype, "non_causal")
+    x, real = torch.from_numpy(arrays["x"]).to(dtype), ~torch.from_numpy(arrays["key_padding_mask"])
+    close(mixer(x, Layout.dense(2, 33)), arrays["out_ns"])
+    x[~real] = torch.nan
+    y = mixer(x, Layout.from_mask(real))
+    assert not y[~real].any()
+    close(y[real], arrays["out_ns_pad"][real.numpy()])
+
+
+@torch.no_grad()
+@DTYPES
+def test_a_context(dtype):
+    """21 targets read slots of 33 tokens."""
+    mixer, arrays = cab("abc_cab", dtype, "cross")
+    x, y = (torch.from_numpy(arrays[name]).to(dtype) for name in "xy")
+    close(mixer.read(y, Layout.dense(2, 21), mixer.encode(x, Layout.dense(2, 33))), arrays["out_nc"])
 
 
 @torch.no_grad()

@@ -9,7 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as nnf
 
+from kernels.layout import Layout
 from kernels.linear_scan import empty_state, features, linear_scan, linear_step
+from models.linear_attention import FeatureMixer
+from models.mixers import linear
 from tests.golden.attn import attn, heads_second
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["f64", "f32"])
@@ -198,3 +201,87 @@ def test_eva_random_fourier(dtype, backend):
         positive = (weights >= 0).all(2).squeeze(-1)
         assert 0 < positive.sum() < positive.numel()
         close(outer(scan(v, floor=0.01))[positive], a[out][positive], atol=3e-5)
+
+
+class Mapped(FeatureMixer):
+    """The family's mixer with a published map, `map(x, position, is_query)`, and a published floor."""
+
+    def features(self, x, position, is_query):
+        return self.map(x, position, is_query)
+
+    @property
+    def divisor(self):
+        return {"floor": self.floor}
+
+
+def mapped(mode, dtype, weights, floor):
+    mixer = Mapped(linear.Config(heads=HEADS, mode=mode), 32, 0).to(dtype).eval()
+    mixer.load_state_dict(weights)
+    mixer.floor = floor
+    return mixer
+
+
+def eva_map(name, a):
+    """One token's features; the cosine variant counts from 0 and takes the padded length."""
+    def either(x, position, is_query):
+        phi = eva_features(name, a, x, x)[0]
+        return features.cosine_weighted(phi, position, 32) if name == "reluonly_cos_eva" else phi
+    return either
+
+
+@torch.no_grad()
+@DTYPES
+@pytest.mark.parametrize("mode", ["non_causal", "cross"])
+@pytest.mark.parametrize("name", ["dpfp_eva", "relu_rf_eva", "reluonly_cos_eva", "mlpfourier_eva"])
+def test_eva_layers(name, mode, dtype):
+    """Whole layers with pads of any content, and as targets that read the row they are."""
+    _, a = golden(name, dtype)
+    weights = {f"out_proj.{part}": a[f"w.proj.{part}"] for part in ("weight", "bias")}
+    for third, ours_ in enumerate(("proj_q", "proj_k", "proj_v")):
+        weights |= {f"{ours_}.{part}": a[f"w.qkv.{part}"][32 * third: 32 * third + 32] for part in ("weight", "bias")}
+    mixer = mapped(mode, dtype, weights, 0.01)
+    mixer.map = eva_map(name, a)
+    for real, out in ((torch.ones(2, 32, dtype=torch.bool), "out"), (~a["pad"], "out_pad")):
+        x, layout = a["x"].masked_fill(~real[..., None], torch.nan), Layout.from_mask(real)
+        assert layout.aligned
+        y = mixer(x, layout) if mode == "non_causal" else mixer.read(x, layout, mixer.encode(x, layout))
+        close(y[real], a[out][real])
+
+
+def performer_layer(mode, dtype):
+    """CAB's layer, whose keys share the greatest exponent of their row and head: found in x, pads and all, beforehand."""
+    _, a = golden("performer_cab", dtype)
+    names = {"proj_q": "q_proj", "proj_k": "k_proj", "proj_v": "v_proj", "out_proj": "out_proj"}
+    weights = {f"{ours_}.{part}": a[f"w.{theirs}.{part}"] for ours_, theirs in names.items() for part in ("weight", "bias")}
+    mixer = mapped(mode, dtype, weights, 0.1)
+    directions, _ = features.projected(project(a["x"], a, "k_proj"), a["proj"], None)
+    greatest = directions.amax((1, 3), keepdim=True)
+    mixer.map = lambda x, position, is_query: features.favor_plus(
+        x, a["proj"], eps=1e-4, **({"own_maximum": True} if is_query else {"shift": greatest}))
+    return mixer, a
+
+
+@torch.no_grad()
+@DTYPES
+def test_performer_cab_layer(dtype):
+    mixer, a = performer_layer("non_causal", dtype)
+    close(mixer(a["x"], Layout.dense(2, 33)), a["out_ns"])
+    mixer, _ = performer_layer("cross", dtype)
+    close(mixer.read(a["y"], Layout.dense(2, 21), mixer.encode(a["x"], Layout.dense(2, 33))), a["out_nc"])
+
+
+@torch.no_grad()
+@DTYPES
+def test_performer_cab_layer_with_pads(dtype):
+    """The published mask of head h is that of row h, for both rows: a context of so many tokens, heard by that head."""
+    mixer, a = performer_layer("cross", dtype)
+    heard = []
+    mixer.out_proj.register_forward_pre_hook(lambda _, inputs: heard.append(inputs[0].unflatten(-1, (HEADS, -1))))
+    lengths = (~a["key_padding_mask"]).sum(1).tolist()
+    assert lengths[0] != lengths[1]
+    for n in lengths:
+        x = a["x"].clone()
+        x[:, n:] = torch.nan
+        mixer.read(a["x"], Layout.dense(2, 33), mixer.encode(x, Layout.right_padded([n, n], 33)))
+    y = torch.stack([heard[head][:, :, head] for head in range(HEADS)], 2).flatten(2)
+    close(nnf.linear(y, a["w.out_proj.weight"], a["w.out_proj.bias"]), a["out_ns_pad"])

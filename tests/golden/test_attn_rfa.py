@@ -1,6 +1,8 @@
 """The random feature mixer against EVA's `fourier` kernel attention, which reads both sides.
 
 The last token of a causal row reads what any token of a two-sided one does, so every query is put last once.
+The published clamp lifts a negative sum of weights to +0.01 and sees the query's amplitude; it is redone here per head.
+A sum near zero is a difference of the published float32 features, hence wider tolerances.
 """
 
 import pytest
@@ -36,10 +38,6 @@ def each_one_last(x_LD):
 @pytest.mark.parametrize("row", [0, 1])
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 def test_every_query_of_the_published_layer(row, padded, pieces):
-    """The published clamp lifts a negative sum of weights to +0.01 and sees the query's amplitude; redone here per head.
-
-    A sum near zero is a difference of the published float32 features, hence the wider tolerance.
-    """
     mixer, a = published(floor=1e-12)
     keep = ~a["pad"][row] if padded else torch.ones(32, dtype=torch.bool)
     x = each_one_last(a["x"][row][keep])
@@ -72,3 +70,26 @@ def test_normalised_vectors_are_another_method():
     mixer, a = published("unit", scale=16**-0.5)
     y = mixer(each_one_last(a["x"][0]), Layout.dense(32, 32))[:, -1]
     assert (y - a["out"][0]).abs().median() > 1e-2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mode", ["non_causal", "cross"])
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+def test_whole_rows(padded, mode):
+    """All queries of both rows at once; as targets of a context that is the row itself, the same."""
+    mixer, a = published(floor=1e-12, mode=mode)
+    x, real = a["x"].clone(), ~a["pad"] if padded else torch.ones(2, 32, dtype=torch.bool)
+    x[~real] = torch.nan
+    heads = []
+    mixer.out_proj.register_forward_pre_hook(lambda _, inputs: heads.append(inputs[0].unflatten(-1, (2, 16))))
+    layout = Layout.from_mask(real)
+    if mode == "cross":
+        mixer.read(x, layout, mixer.encode(x, layout))
+    else:
+        mixer(x, layout)
+    for row in range(2):
+        keep = real[row]
+        sums = (a["phi_q"][row][:, keep] @ a["phi_k"][row][:, keep].sum(1)[..., None]).transpose(0, 1)
+        y = heads[0][row, : int(keep.sum())] * (sums / 0.01).clamp(max=1)  # aligned rows
+        y = torch.nn.functional.linear(y.flatten(1), mixer.out_proj.weight, mixer.out_proj.bias)
+        torch.testing.assert_close(y, a["out_pad" if padded else "out"][row][keep], rtol=1e-4, atol=2e-4)

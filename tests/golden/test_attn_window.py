@@ -8,7 +8,10 @@ place in the block instead of by offset).
 import pytest
 import torch
 
+from kernels.layout import Layout
 from kernels.window import window
+from models import registry
+from models.mixers.sliding_window import Config
 from tests.golden.attn import attn, heads_second
 
 BACKENDS = pytest.mark.parametrize("backend", ["naive", "chunked"])
@@ -31,6 +34,24 @@ def test_cab_local(reach, keys, name, dtype, backend):
     q, k, v = (project(which, tensors["x"]).unflatten(-1, (heads, -1)) for which in "qkv")
     y = window(q, k, v, window=keys, reach=reach, backend=backend)
     torch.testing.assert_close(project("out", y.flatten(2)), tensors[name], **CLOSE)
+
+
+@torch.no_grad()
+@DTYPES
+@pytest.mark.parametrize(("mode", "keys", "name"), [("causal", 5, "out_cs"), ("non_causal", 6, "out_ns")])
+def test_cab_local_mixer(mode, keys, name, dtype):
+    """Their biases, which our layer has not: a token is [x, 1, zeros], and a third head brings the 1 to out_proj."""
+    _, arrays = attn("local_cab")
+    a = {key: torch.from_numpy(array).to(dtype) for key, array in arrays.items()}
+    mixer = registry.build(Config(heads=3, window=keys, rotary_fraction=0, mode=mode), 48, seed=0).to(dtype).eval()
+    qkv, out = torch.zeros(3, 48, 48, dtype=dtype), torch.zeros(48, 48, dtype=dtype)
+    for index, which in enumerate("qkv"):
+        qkv[index, :32, :32], qkv[index, :32, 32] = a[f"w.{which}_proj.weight"], a[f"w.{which}_proj.bias"]
+    qkv[2, 32, 32] = 1
+    out[:32, :32], out[:32, 32] = a["w.out_proj.weight"], a["w.out_proj.bias"]
+    mixer.load_state_dict({"Wqkv.weight": qkv.flatten(0, 1), "out_proj.weight": out})
+    x = torch.cat((a["x"], torch.ones(2, 33, 1, dtype=dtype), torch.zeros(2, 33, 15, dtype=dtype)), -1)
+    torch.testing.assert_close(mixer(x, Layout.dense(2, 33))[..., :32], a[name], **CLOSE)
 
 
 @BACKENDS
