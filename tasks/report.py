@@ -41,7 +41,8 @@ def run(study: StudySpec, store: Store, results: dict[str, Any]) -> str:
 
     Args:
         results: {"workloads": {name: {"corpus", "shards", "rows": id, "prompts": {task: id},
-            "checkpoints": {"architecture/seed": id}, "scores": {"architecture/seed/task": id}}}, "timings": id or None}.
+            "checkpoints": {"architecture/seed": id}, "scores": {"architecture/seed/task": id},
+            "sweeps": {"architecture/value": id}, where there are any}}, "timings": id or None}.
 
     Raises:
         ArtifactError: one of them is missing or damaged.
@@ -64,23 +65,19 @@ def run(study: StudySpec, store: Store, results: dict[str, Any]) -> str:
 
 def assemble(study: StudySpec, store: Store, results: dict[str, Any]) -> Any:
     """The `tasks.reporting.render.Report` behind the page, with its comparisons made."""
-    import torch
-
-    from models import LanguageModel, load_config
+    from models import load_config
+    from tasks.reporting.footprint import footprint
     from tasks.reporting.gather import gather
     from tasks.reporting.render import Report
 
     found = gather(store, results)
-    state_bytes, parameters = {}, {}
+    footprints = {}
     lengths = {workload: _document_length(study, workload) for workload in study.workloads}
     for one in found.trained:
         key = f"{one.workload}/{one.architecture}"
-        if key not in state_bytes:
-            config = load_config(store.path(one.artifact))
-            with torch.device("meta"):
-                cost = LanguageModel(config, initialise=False).cost(lengths[one.workload])
-            state_bytes[key], parameters[key] = cost.state_bytes, cost.parameters
-    return Report(study, found, state_bytes, lengths, parameters).compare()
+        if key not in footprints:
+            footprints[key] = footprint(load_config(store.path(one.artifact)), lengths[one.workload])
+    return Report(study, found, footprints, lengths).compare()
 
 
 def _document_length(study: StudySpec, workload: str) -> int:

@@ -336,4 +336,6 @@ class StudySpec(Spec):
     estimated_minutes: float = Field(description="On two cores, from nothing [minutes]")
     workloads: dict[str, Workload]
     bench: BenchSpec | None = BenchSpec()
+    reference: str | None = Field(
+        None, description="The report takes differences against this architecture alone; None = all pairs, if few")
     expectations: tuple[Expectation, ...] = ()

@@ -111,6 +111,8 @@ def keep_only(data: dict, names: list[str]) -> None:
     for workload in data["workloads"].values():
         workload["architectures"] = {label: one for label, one in workload["architectures"].items() if label in names}
     data["workloads"] = {name: workload for name, workload in data["workloads"].items() if workload["architectures"]}
+    if data.get("reference") not in names:
+        data["reference"] = None
     data["expectations"] = [one for one in data.get("expectations", ()) if one["workload"] in data["workloads"]
                             and one["architecture"] in data["workloads"][one["workload"]]["architectures"]]
 
@@ -163,6 +165,9 @@ def check(study: StudySpec, source: str) -> None:
             if train.sweep is not None and getattr(workload.rows, "validation_tokens", 1) == 0:
                 raise SpecError(f"{source}: workloads.{name}.rows.validation_tokens: got 0; the sweep of {label} chooses on "
                                 "validation rows, so write some, or set train.sweep to null")
+    known = dict.fromkeys(label for workload in study.workloads.values() for label in workload.architectures)
+    if study.reference is not None and study.reference not in known:
+        raise SpecError(f"{source}: reference: got {study.reference!r}; it can be: {', '.join(known)}")
     for number, expected in enumerate(study.expectations):
         _check_expectation(study, expected, f"{source}: expectations.{number}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,24 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F
 ORDER_HATCH = ("", "///", "...", "xxx", "\\\\\\", "++")
 
 
-def colours(architectures: list[str]) -> dict[str, str]:
-    """One colour an architecture, by its place in the study."""
-    return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(architectures)}
+MARKS = ("o", "s", "^", "D", "v", "P")
+LINES = ("-", "--", ":", "-.")
+MANY = len(PALETTE)                    # more architectures than colours: names, marks and line styles have to help
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an architecture is drawn everywhere: a colour, and a mark and a line that change when colours run out."""
+
+    colour: str
+    mark: str
+    line: str
+
+
+def styles(architectures: list[str]) -> dict[str, Style]:
+    """One style an architecture, by its place in the study."""
+    return {name: Style(PALETTE[i % MANY], MARKS[i // MANY % len(MARKS)], LINES[i // MANY % len(LINES)])
+            for i, name in enumerate(architectures)}
 
 
 def recall_by_order(rows: list[dict[str, Any]], architectures: list[str], path: Path) -> None:
@@ -28,23 +44,26 @@ def recall_by_order(rows: list[dict[str, Any]], architectures: list[str], path: 
     `rows`: {panel, architecture, order, value, low, high, control} with `control` the higher of the two controls.
     """
     panels = list(dict.fromkeys(row["panel"] for row in rows))
-    across = min(3, len(panels))
+    many = len(architectures) > MANY
+    across = min(2 if many else 3, len(panels))
     down = math.ceil(len(panels) / across)
-    figure, axes = plt.subplots(down, across, figsize=(4.2 * across, 3.1 * down), squeeze=False, sharey=True)
-    colour = colours(architectures)
+    size = (0.32 * len(architectures) + 1.0, 3.6) if many else (4.2, 3.1)
+    figure, axes = plt.subplots(down, across, figsize=(size[0] * across, size[1] * down), squeeze=False, sharey=True)
+    style = styles(architectures)
     for axis, panel in zip(axes.flat, panels):
         own = [row for row in rows if row["panel"] == panel]
         orders = list(dict.fromkeys(row["order"] for row in own))
         width = 0.8 / max(1, len(orders))
         for row in own:
             x = architectures.index(row["architecture"]) + (orders.index(row["order"]) - (len(orders) - 1) / 2) * width
-            axis.bar(x, row["value"], width * 0.92, color=colour[row["architecture"]], edgecolor="white",
+            axis.bar(x, row["value"], width * 0.92, color=style[row["architecture"]].colour, edgecolor="white",
                      hatch=ORDER_HATCH[orders.index(row["order"]) % len(ORDER_HATCH)], linewidth=0.5)
             axis.errorbar(x, row["value"], yerr=[[max(0, row["value"] - row["low"])], [max(0, row["high"] - row["value"])]],
                           color="black", capsize=2, linewidth=1)
             if row.get("control") is not None:
                 axis.plot([x - width * 0.42, x + width * 0.42], [row["control"]] * 2, color="black", linewidth=2)
-        axis.set_xticks(range(len(architectures)), architectures, fontsize=8)
+        axis.set_xticks(range(len(architectures)), architectures, fontsize=8, **(
+            {"rotation": 55, "ha": "right", "rotation_mode": "anchor"} if many else {}))
         axis.set_ylim(0, 1.02)
         axis.grid(axis="y", alpha=0.3)
         axis.set_title(panel, fontsize=9)
@@ -56,7 +75,7 @@ def recall_by_order(rows: list[dict[str, Any]], architectures: list[str], path: 
     for line in axes:
         line[0].set_ylabel("recall (share right)")
     figure.suptitle("Recall by architecture and prompt order; bars: 95 % interval; thick tick: the higher control", fontsize=10)
-    _save(figure, path)
+    save(figure, path)
 
 
 def loss_curves(curves: list[dict[str, Any]], architectures: list[str], path: Path) -> None:
@@ -65,8 +84,10 @@ def loss_curves(curves: list[dict[str, Any]], architectures: list[str], path: Pa
     `curves`: {workload, architecture, seed, tokens: [...], loss: [...], validation_tokens: [...], validation: [...]}.
     """
     workloads = list(dict.fromkeys(curve["workload"] for curve in curves))
-    figure, axes = plt.subplots(2, len(workloads), figsize=(5 * len(workloads), 5.6), squeeze=False, sharex="col")
-    colour = colours(architectures)
+    many = len(architectures) > MANY
+    figure, axes = plt.subplots(2, len(workloads), figsize=((6.6 if many else 5) * len(workloads), 7.6 if many else 5.6),
+                                squeeze=False, sharex="col")
+    style = styles(architectures)
     for column, workload in enumerate(workloads):
         upper, lower = axes[0][column], axes[1][column]
         labelled: set[str] = set()
@@ -75,49 +96,22 @@ def loss_curves(curves: list[dict[str, Any]], architectures: list[str], path: Pa
             label = None if name in labelled else name
             labelled.add(name)
             millions = [tokens / 1e6 for tokens in curve["tokens"]]
-            upper.plot(millions, curve["loss"], color=colour[name], alpha=0.8, linewidth=1, label=label)
+            upper.plot(millions, curve["loss"], style[name].line, color=style[name].colour, alpha=0.8, linewidth=1, label=label)
             if curve["validation"]:
-                lower.plot([t / 1e6 for t in curve["validation_tokens"]], curve["validation"], color=colour[name],
-                           marker="o", markersize=3, linewidth=1)
+                lower.plot([t / 1e6 for t in curve["validation_tokens"]], curve["validation"], style[name].line,
+                           color=style[name].colour, marker=style[name].mark, markersize=3, linewidth=1)
         upper.set_title(workload, fontsize=9)
         upper.set_ylabel("answer loss, training (nats)")
         lower.set_ylabel("validation, answers (bits per byte)" if any(
             c["validation"] for c in curves if c["workload"] == workload) else "no validation")
         lower.set_xlabel("tokens seen (millions)")
-        upper.legend(fontsize=8)
+        if many:
+            upper.legend(fontsize=6.5, loc="upper left", bbox_to_anchor=(1.01, 1.0), handlelength=3)
+        else:
+            upper.legend(fontsize=8)
         for axis in (upper, lower):
             axis.grid(alpha=0.3)
-    _save(figure, path)
-
-
-def recall_against_state(points: list[dict[str, Any]], architectures: list[str], path: Path) -> None:
-    """Recall (default order, natural column) against the bytes a document leaves behind.
-
-    `points`: {panel, architecture, state_bytes, value, low, high}. A Transformer's state grows with the document; its
-    point is drawn at the state after a document of the evaluation's length, as the label says.
-    """
-    figure, axis = plt.subplots(figsize=(7.6, 4.2))
-    colour = colours(architectures)
-    marks = dict(zip(dict.fromkeys(p["panel"] for p in points), "os^Dv<>p"))
-    for point in points:
-        shift = 1.06 ** (architectures.index(point["architecture"]) - (len(architectures) - 1) / 2)   # equal states stay readable
-        axis.errorbar(point["state_bytes"] * shift, point["value"],
-                      yerr=[[max(0, point["value"] - point["low"])], [max(0, point["high"] - point["value"])]],
-                      color=colour[point["architecture"]], marker=marks.get(point["panel"], "o"), capsize=3, linestyle="none")
-    for name in architectures:
-        axis.plot([], [], "-", linewidth=4, color=colour[name], label=name)
-    for panel, mark in marks.items():
-        axis.plot([], [], mark, color="grey", label=panel)
-    axis.set_xscale("log")
-    axis.set_xlim(min(p["state_bytes"] for p in points) / 2, max(p["state_bytes"] for p in points) * 2)
-    axis.xaxis.set_major_formatter(lambda octets, _: f"{octets / 1000:g}")
-    axis.xaxis.set_minor_formatter(lambda octets, _: f"{octets / 1000:g}" if f"{octets:e}"[0] in "25" else "")
-    axis.set_ylim(0, 1.02)
-    axis.set_xlabel("state after the document (kB, float32; points of one state are set apart a little)")
-    axis.set_ylabel("recall, first order")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    _save(figure, path)
+    save(figure, path)
 
 
 def latency(rows: list[dict[str, Any]], path: Path) -> None:
@@ -134,10 +128,12 @@ def latency(rows: list[dict[str, Any]], path: Path) -> None:
     axis.grid(alpha=0.3, which="both")
     axis.legend(fontsize=7)
     axis.set_title("CPU latency against length; every point passed its correctness check", fontsize=9)
-    _save(figure, path)
+    save(figure, path)
 
 
-def _save(figure: plt.Figure, path: Path) -> None:
-    figure.tight_layout()
+def save(figure: plt.Figure, path: Path, tight: bool = True) -> None:
+    """Write the figure and let go of it."""
+    if tight:
+        figure.tight_layout()
     figure.savefig(path, dpi=140)
     plt.close(figure)

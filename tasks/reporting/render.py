@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from tasks.reporting import plots
+from tasks.reporting import overview, plots, scatter
 from tasks.reporting.compare import (
     Difference,
     Recall,
@@ -16,11 +17,13 @@ from tasks.reporting.compare import (
     orders_of,
     recalls,
 )
+from tasks.reporting.footprint import Footprint
 from tasks.reporting.gather import Gathered, Panel
 from tasks.reporting.tables import Table, count, interval, share, size
 from tasks.specs import StudySpec
 
 RESAMPLES = 2000
+MANY = plots.MANY
 COLUMN_RANK = {"natural": 0, "uncommon": 1, "swap": 2, "held_out": 3, "list": 4}
 
 
@@ -30,9 +33,8 @@ class Report:
 
     study: StudySpec
     found: Gathered
-    state_bytes: dict[str, int]            # "workload/architecture" -> bytes after a document of the evaluation's length
-    state_length: dict[str, int]           # workload -> that length in tokens
-    parameters: dict[str, int]
+    footprints: dict[str, Footprint]       # "workload/architecture" -> what it takes
+    state_length: dict[str, int]           # workload -> tokens of the evaluation's longest document
     recalls: list[Recall] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
 
@@ -42,10 +44,18 @@ class Report:
             names = list(self.study.workloads[panel.workload].architectures)
             orders = orders_of(self.found, panel)
             self.recalls += recalls(self.found, panel, names, RESAMPLES, 0)
-            self.differences += between_architectures(self.found, panel, names, orders[0], RESAMPLES, 0)
+            self.differences += between_architectures(self.found, panel, self.pairs(names), orders[0], RESAMPLES, 0)
             for name in names:
                 self.differences += between_orders(self.found, panel, name, RESAMPLES, 0)
         return self
+
+    def pairs(self, names: list[str]) -> list[tuple[str, str]]:
+        """Which architectures are compared: each with the study's reference, or all with all; of many, none without a
+        reference, since among hundreds of differences some exclude zero by chance."""
+        reference = self.study.reference
+        if reference in names:
+            return [(name, reference) for name in names if name != reference]
+        return list(combinations(names, 2)) if len(names) <= MANY else []
 
     @property
     def panels(self) -> list[Panel]:
@@ -61,7 +71,7 @@ class Report:
     # ------------------------------------------------------------------------------------------------- tables
     def tables(self) -> list[Table]:
         """All tables, the one people read first in front."""
-        return [t for t in (*self._recall_tables(), self._training(), self._data(), self._bench()) if t.rows]
+        return [t for t in (*overview.tables(self), *self._recall_tables(), self._training(), self._data(), self._bench()) if t.rows]
 
     def _recall_tables(self) -> list[Table]:
         tables = []
@@ -95,8 +105,8 @@ class Report:
                              "bits/byte: answers of validation rows.")
         for one in self.found.trained:
             key, summary = f"{one.workload}/{one.architecture}", one.summary
-            table.rows.append([one.workload, one.architecture, str(one.seed), count(self.parameters[key]),
-                               size(self.state_bytes[key]), count(summary["steps"]), count(summary["tokens"]),
+            table.rows.append([one.workload, one.architecture, str(one.seed), count(self.footprints[key].parameters),
+                               size(self.footprints[key].state_bytes), count(summary["steps"]), count(summary["tokens"]),
                                count(summary["supervised"]), f"{summary['seconds']:,.0f}",
                                count(summary["tokens_per_second"]), share(summary.get("validation_bits_per_byte"))])
         return table
@@ -136,11 +146,13 @@ class Report:
             for panel in (p for p in self.panels if p.workload == workload):
                 first = orders_of(self.found, panel)[0]
                 own = [r for r in self.recalls if r.panel == panel and r.order == first]
-                figures = ", ".join(f"{r.architecture} {interval(r.score.value, r.score.low, r.score.high)}" for r in own)
+                figures = ", ".join(f"{r.architecture} {interval(r.score.value, r.score.low, r.score.high)}"
+                                    for r in _shown(own))
                 worst = max((value for r in own for value in r.controls.values()), default=None)
                 lines.append(f"* {panel.title}, {first}: {figures}; highest control {share(worst)}.")
         lines += ["", *dict.fromkeys(claim_note(len(work.seeds)) for work in self.study.workloads.values()), ""]
-        lines += ["## Between architectures", ""] + self._sentences("architecture")
+        lines += overview.not_above_lines(self) + overview.edge_lines(self)
+        lines += ["## Between architectures", ""] + self._sentences("architecture") + self._untested()
         lines += ["", "## Between prompt orders", ""] + self._sentences("order") + self._untrained_orders()
         tested = len(self.differences)
         lines += ["", f"{tested} differences were tested at 95 % without correction: about {tested * 0.05:.0f} of them would "
@@ -155,6 +167,12 @@ class Report:
         lines += ["", "Not significant:", ""]
         lines += [f"* {d.sentence}" for d in no] or ["* none"]
         return lines
+
+    def _untested(self) -> list[str]:
+        """Workloads whose architectures are too many to compare all with all."""
+        return ["", *(f"{name}: {len(work.architectures)} architectures and no `reference` in the study, so no pair was "
+                      "tested; see the intervals in the tables." for name, work in self.study.workloads.items()
+                      if len(work.architectures) > MANY and not self.pairs(list(work.architectures)))]
 
     def _untrained_orders(self) -> list[str]:
         """Orders that a workload's training rows never had."""
@@ -179,11 +197,12 @@ class Report:
         if bars:
             plots.recall_by_order(bars, self.architectures, folder / "recall.png")
         points = [{"panel": bar["panel"], "architecture": r.architecture, "value": bar["value"], "low": bar["low"],
-                   "high": bar["high"], "state_bytes": self.state_bytes[f"{r.panel.workload}/{r.architecture}"]}
+                   "high": bar["high"], "state_bytes": self.footprints[f"{r.panel.workload}/{r.architecture}"].state_bytes,
+                   "grows": self.footprints[f"{r.panel.workload}/{r.architecture}"].grows}
                   for r, bar in zip(self.recalls, bars)
                   if r.order == orders_of(self.found, r.panel)[0] and r.panel.column in ("natural", "swap")]
         if points:
-            plots.recall_against_state(points, self.architectures, folder / "recall-against-state.png")
+            scatter.recall_against_state(points, self.architectures, folder / "recall-against-state.png")
         if self.found.trained:
             plots.loss_curves([_curve(one) for one in self.found.trained], self.architectures, folder / "loss.png")
         if any(row.get("ms") is not None for row in self.found.timings):
@@ -198,6 +217,14 @@ def _curve(one: Any) -> dict[str, Any]:
             "tokens": [p["tokens"] for p in points], "loss": [p.get("loss/answer", p.get("loss")) for p in points],
             "validation_tokens": [p["tokens"] for p in checks],
             "validation": [p["validation/bits_per_byte"] for p in checks]}
+
+
+def _shown(rows: list[Recall]) -> list[Recall]:
+    """All of a few; of many the best and the last three, best first (the table has the others)."""
+    if len(rows) <= MANY:
+        return rows
+    ranked = sorted(rows, key=lambda row: -row.score.value)
+    return ranked[:3] + ranked[-3:]
 
 
 def _natural(text: str) -> list[Any]:

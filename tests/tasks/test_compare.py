@@ -31,7 +31,7 @@ def test_systems_are_compared_item_by_item_on_what_both_answered():
     one = drawn(0.5)
     other = {item: right for item, right in one.items() if item not in ("i07", "i31")} | {"i990": 1.0, "a": 0.0}
     found = gathered(good__default__none=one, bad__default__none=other)
-    [difference] = between_architectures(found, PANEL, ["good", "bad"], "default", 200, 0)
+    [difference] = between_architectures(found, PANEL, [("good", "bad")], "default", 200, 0)
     assert (difference.gap.value, difference.gap.low, difference.gap.high, difference.gap.n) == (0, 0, 0, 58)
     assert not difference.significant
 
