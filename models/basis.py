@@ -15,6 +15,8 @@ from kernels.errors import ConfigError
 Scope = Literal["head", "model"]
 Mode = Literal["parametrized", "fixed", "free", "qr"]
 
+ROUNDING = 1e-6  # of B Bᵀ: what float32 leaves of orthonormal rows
+
 
 def orthonormal_rows(x: torch.Tensor) -> torch.Tensor:
     """Gram-Schmidt over the rows of (..., R, W), R <= W: orthonormal ones stay what they are. Differentiable."""
@@ -93,7 +95,7 @@ class OrthogonalBasis(nn.Module):
         """The rows after Gram-Schmidt, in place; rows that are orthonormal but for rounding keep their bits."""
         rows = self.weight.double()
         wanted = orthonormal_rows(rows)
-        near = deviation(rows) < max(8 * torch.finfo(self.weight.dtype).eps, 1e-12)
+        near = deviation(rows) < max(8 * torch.finfo(self.weight.dtype).eps, ROUNDING)
         self.weight.copy_(torch.where(near, rows, wanted))
 
     @torch.no_grad()
