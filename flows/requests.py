@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from flows.plan import Builder, Plan
 from storage.artifacts import Store
 from storage.errors import ArtifactError
+from tasks.external import is_external, label
 from tasks.specs import (
     BenchSpec,
     ClozeSpec,
@@ -91,7 +92,8 @@ class ClozeRequest(ClozeSpec):
 class EvaluateRequest(EvaluateSpec):
     """A trained model and prompts: those of an artifact, or of a task to write first."""
 
-    checkpoint: str = Field(description="Id of a checkpoint artifact; `reread list --kind checkpoint` shows them")
+    checkpoint: str = Field(description="Id of a checkpoint artifact, as `reread list --kind checkpoint` shows, or a "
+                                        "model of transformers: hf:<folder or hub name>")
     prompts: str | None = Field(None, description="Id of a prompts artifact; empty = write them as `cloze` says")
     cloze: ClozeRequest | None = Field(None, description="Prompts to write, when `prompts` is empty")
     experiment: str = Field("evaluate", description="Experiment in MLflow")
@@ -104,11 +106,13 @@ class EvaluateRequest(EvaluateSpec):
 
     def plan(self, store: Store) -> Plan:
         builder = Builder(self.experiment, store)
-        manifest = present(store, self.checkpoint, "checkpoint")
+        if is_external(self.checkpoint):
+            trained = {"architecture": label(self.checkpoint), "seed": 0}
+        else:
+            trained = present(store, self.checkpoint, "checkpoint").counts
         prompts = self.prompts or self.cloze.prompts(builder)
         if self.prompts:
             present(store, prompts, "prompts")
-        trained = manifest.counts
         task = store.manifest(prompts).spec["task"] if self.prompts else self.cloze.task
         return goal(builder, builder.evaluate("data", trained["architecture"], trained["seed"], task,
                                               narrowed(self, EvaluateSpec), self.checkpoint, prompts))

@@ -13,10 +13,12 @@ The column `uncommon` repeats those items of `natural` whose value a guesser wou
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +34,7 @@ from tasks.statistics import bootstrap, paired
 from tasks.tokenizers import load_tokenizer
 
 VERSION = "1"
+OUTSIDE = "tasks.external"
 EXAMPLES = 200      # rows of the table of examples in the tracking store
 SCHEMA = pa.schema([
     ("item", pa.string()), ("document", pa.string()), ("task", pa.string()), ("column", pa.string()),
@@ -45,18 +48,22 @@ def run(spec: EvaluateSpec, store: Store, checkpoint: str, prompts: str, trackin
         mixers: Iterable[str] | None = None) -> str:
     """Answer the prompts and return the id of the `scores` artifact.
 
+    checkpoint        an artifact, or a model of transformers as `hf:<folder or hub name>` (tasks/external.py), whose
+                      checksum or commit is part of the identity
     tracking, run_id  where examples and headline numbers are logged, if anywhere
     mixers            kinds of mixer in the checkpoint, part of the identity; None = all there are, so that an edited
                       mixer never meets a stale score
     Raises SpecError when the evaluation asks for more generation than the prompts left room for.
     """
-    inputs = {"checkpoint": checkpoint, "prompts": prompts}
+    outside = _outside(checkpoint)
+    inputs = {"checkpoint": outside.identity(checkpoint) if outside else checkpoint, "prompts": prompts}
 
     def build(folder: Path) -> dict[str, Any]:
         written = store.manifest(prompts)
-        store.verify(checkpoint)                     # arrow files are checked when they are opened, weights are not
+        if not outside:
+            store.verify(checkpoint)                 # arrow files are checked when they are opened, weights are not
         table = RowTable(store.path(prompts) / "prompts.arrow")
-        rows = _answered(spec, written, table, store.path(checkpoint), folder)
+        rows = _answered(spec, written, table, checkpoint if outside else store.path(checkpoint), folder)
         with ShardWriter(folder / "predictions.arrow", SCHEMA) as writer:
             for row in rows:
                 writer.append(row)
@@ -69,39 +76,41 @@ def run(spec: EvaluateSpec, store: Store, checkpoint: str, prompts: str, trackin
         counts = {"examples": len(rows), "prompts": len(answered), "tokens": sum(row["tokens"] for row in answered),
                   "seconds_answering": round(seconds, 3),
                   "examples_per_second": round(len(answered) / seconds, 2) if seconds else None}
+        if outside:
+            counts["source"] = checkpoint
         if tracking is not None:
             _track(tracking, run_id, rows, scores, counts)
         return counts
 
-    return store.produce("scores", spec.model_dump(mode="json"), inputs, _code(mixers), build, VERSION)
+    return store.produce("scores", spec.model_dump(mode="json"), inputs, _code(mixers, outside), build, VERSION)
 
 
 def plan(spec: EvaluateSpec, store: Store, checkpoint: str, prompts: str,
          mixers: Iterable[str] | None = None) -> str:
     """The id that `run` would return; nothing is done, and the inputs need not exist."""
-    return artifact_id("scores", spec.model_dump(mode="json"), {"checkpoint": checkpoint, "prompts": prompts},
-                       _code(mixers))
+    outside = _outside(checkpoint)
+    inputs = {"checkpoint": outside.identity(checkpoint) if outside else checkpoint, "prompts": prompts}
+    return artifact_id("scores", spec.model_dump(mode="json"), inputs, _code(mixers, outside))
 
 
-def _answered(spec: EvaluateSpec, written: Any, table: RowTable, checkpoint: Path,
+def _answered(spec: EvaluateSpec, written: Any, table: RowTable, checkpoint: Path | str,
               folder: Path) -> list[dict[str, Any]]:
-    """The rows of predictions.arrow, in the order of the prompts."""
+    """The rows of predictions.arrow, in the order of the prompts. checkpoint: a folder, or `hf:...`."""
     import torch
 
-    from models import load_model
-
+    outside = _outside(checkpoint) if isinstance(checkpoint, str) else None
     room = written.spec["generation_tokens"]
     if spec.generation_tokens > room:
         raise SpecError(f"the evaluation generates {spec.generation_tokens} tokens, but the prompts {written.id} leave "
                         f"room for {room}; lower generation_tokens here or raise it in the cloze spec")
-    tokenizer = load_tokenizer(str(checkpoint / "tokenizer"))
+    tokenizer = outside.tokenizer_of(checkpoint) if outside else load_tokenizer(str(checkpoint / "tokenizer"))
     column = {name: table.column(name) for name in ("prompt", "tokens", "tail_tokens", "id", "document_id", "column",
                                                     "uncommon", "order", "control")}
     asked = distinct(column["prompt"], [int(n) for n in column["tokens"]], [int(n) for n in column["tail_tokens"]],
                      tokenizer, written.counts["end_of_text_first"], spec.keep_out)
     maximum_new = min(spec.generation_tokens, written.counts["generation_tokens"])      # a task may need fewer
     with threads(spec.threads):
-        model = load_model(checkpoint, getattr(torch, spec.dtype), "cuda" if torch.cuda.is_available() else "cpu")
+        model = _model(outside, checkpoint, getattr(torch, spec.dtype), "cuda" if torch.cuda.is_available() else "cpu")
         answers = answer(asked, model, tokenizer, spec, maximum_new, folder)
     correct = metric(written.counts["metric"] or spec.metric)
     rows = []
@@ -114,6 +123,14 @@ def _answered(spec: EvaluateSpec, written: Any, table: RowTable, checkpoint: Pat
             "ids": list(given.ids), "answers": expected, "correct": correct(given.text, expected),
             "tokens": len(given.ids), "seconds": given.seconds})
     return rows
+
+
+def _model(outside: ModuleType | None, checkpoint: Path | str, dtype: Any, device: str) -> Any:
+    if outside:
+        return outside.load_external(checkpoint, dtype, device)
+    from models import load_model
+
+    return load_model(checkpoint, dtype, device)
 
 
 def score_rows(rows: Iterable[dict[str, Any]], spec: EvaluateSpec) -> list[dict[str, Any]]:
@@ -184,8 +201,16 @@ def _track(tracking: Any, run_id: str, rows: list[dict[str, Any]], scores: list[
     tracking.table(run_id, examples, "examples")
 
 
-def _code(mixers: Iterable[str] | None) -> str:
-    """Hash of this stage, the trunk, generation, and the mixers that may run."""
+def _outside(checkpoint: str) -> ModuleType | None:
+    """tasks.external for a model of transformers. Imported by name, so that its code, and that of the adapter behind
+    it, is part of the identity of what it evaluates and of nothing else."""
+    return importlib.import_module(OUTSIDE) if checkpoint.startswith("hf:") else None
+
+
+def _code(mixers: Iterable[str] | None, outside: ModuleType | None = None) -> str:
+    """Hash of this stage, generation, and the trunk and mixers that may run, or the adapter."""
+    if outside:
+        return code_hash(["tasks.evaluate", "models.generate", OUTSIDE])
     kinds = sorted(set(mixers)) if mixers is not None else _kinds()
     return code_hash(["tasks.evaluate", "models.checkpoint", "models.generate",
                       *(f"models.mixers.{kind}" for kind in kinds)])
