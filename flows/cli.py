@@ -55,17 +55,22 @@ def options(
 @study_app.command("run")
 def study_run(
     name: Annotated[str, typer.Argument(metavar="STUDY", help="A shipped study, or the path of a .yaml file.")],
-    settings: Set = None, dry_run: DryRun = False, json: Json = False,
+    settings: Set = None,
+    only: Annotated[str | None, typer.Option(
+        metavar="NAME,NAME", help="Only these architectures; the artifacts are those of the whole study.")] = None,
+    dry_run: DryRun = False, json: Json = False,
 ) -> None:
     """Run a whole study: tokenise, train, ask, score, report. What exists already is not made again.
 
     Example: reread study run quick
 
     Example: reread study run quick --set seeds=[0,1,2] --dry-run
+
+    Example: reread study run zoo --only based,attention
     """
     from flows.commands.study import run_study
 
-    run_study(name, settings or [], dry_run, json)
+    run_study(name, [*(settings or []), *([f"architectures=[{only}]"] if only is not None else [])], dry_run, json)
 
 
 @study_app.command("list")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-RINGS = (9, 15, 22, 30, 40, 52, 66, 82, 100)     # distances of a name from its point [points]
+RINGS = (6, 10, 15, 22, 30, 40, 52, 66, 82, 100)     # distances of a name from its point [points]
 DIRECTIONS = tuple(math.radians(angle) for angle in (0, 180, 45, -45, 135, -135, 90, -90, 20, -20, 160, -160, 70, -70))
 LEADER = 16                                      # a name further off than this gets a line
 PAD = 1.5
@@ -36,8 +36,8 @@ def place(axis: Axes, points: Sequence[tuple[float, float, str]], fontsize: floa
         reach, box = best
         boxes[number] = box
         axis.annotate(points[number][2], points[number][:2],
-                      xytext=((box[0] + box[2]) / 2 - at[number][0], (box[1] + box[3]) / 2 - at[number][1]),
-                      textcoords="offset pixels", ha="center", va="center", fontsize=fontsize,
+                      xytext=(((box[0] + box[2]) / 2 - at[number][0]) / dpi, ((box[1] + box[3]) / 2 - at[number][1]) / dpi),
+                      textcoords="offset points", ha="center", va="center", fontsize=fontsize,
                       arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "grey", "shrinkA": 0, "shrinkB": 2}
                       if reach > LEADER else None)
     return boxes

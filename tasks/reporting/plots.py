@@ -105,13 +105,15 @@ def loss_curves(curves: list[dict[str, Any]], architectures: list[str], path: Pa
         lower.set_ylabel("validation, answers (bits per byte)" if any(
             c["validation"] for c in curves if c["workload"] == workload) else "no validation")
         lower.set_xlabel("tokens seen (millions)")
-        if many:
-            upper.legend(fontsize=6.5, loc="upper left", bbox_to_anchor=(1.01, 1.0), handlelength=3)
-        else:
+        if not many:
             upper.legend(fontsize=8)
         for axis in (upper, lower):
             axis.grid(alpha=0.3)
-    save(figure, path)
+    if many:
+        figure.legend([plt.Line2D([], [], color=style[name].colour, linestyle=style[name].line, marker=style[name].mark,
+                                  markersize=3) for name in architectures], architectures, fontsize=7,
+                      loc="center right", handlelength=3)
+    save(figure, path, right=1 - 1.5 / figure.get_figwidth() if many else 1.0)
 
 
 def latency(rows: list[dict[str, Any]], path: Path) -> None:
@@ -131,9 +133,9 @@ def latency(rows: list[dict[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def save(figure: plt.Figure, path: Path, tight: bool = True) -> None:
-    """Write the figure and let go of it."""
+def save(figure: plt.Figure, path: Path, tight: bool = True, right: float = 1.0) -> None:
+    """Write the figure and let go of it. right: share of the width that the axes may take."""
     if tight:
-        figure.tight_layout()
+        figure.tight_layout(rect=(0, 0, right, 1))
     figure.savefig(path, dpi=140)
     plt.close(figure)

@@ -200,7 +200,7 @@ class Report:
                    "high": bar["high"], "state_bytes": self.footprints[f"{r.panel.workload}/{r.architecture}"].state_bytes,
                    "grows": self.footprints[f"{r.panel.workload}/{r.architecture}"].grows}
                   for r, bar in zip(self.recalls, bars)
-                  if r.order == orders_of(self.found, r.panel)[0] and r.panel.column in ("natural", "swap")]
+                  if r.order == orders_of(self.found, r.panel)[0] and self._against_state(r.panel)]
         if points:
             scatter.recall_against_state(points, self.architectures, folder / "recall-against-state.png")
         if self.found.trained:
@@ -208,6 +208,12 @@ class Report:
         if any(row.get("ms") is not None for row in self.found.timings):
             plots.latency(self.found.timings, folder / "latency.png")
         return sorted(path.name for path in folder.glob("*.png"))
+
+
+    def _against_state(self, panel: Panel) -> bool:
+        """Whether recall against state is drawn: of a few architectures all share an axis, which two columns fill."""
+        return panel.column in ("natural", "swap") or (
+            len(self.architectures) > MANY and panel.column not in ("uncommon", "held_out"))
 
 
 def _curve(one: Any) -> dict[str, Any]:

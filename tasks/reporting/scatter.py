@@ -39,7 +39,8 @@ def _coloured(points: list[dict[str, Any]], architectures: list[str], path: Path
     for panel, mark in marks.items():
         axis.plot([], [], mark, color="grey", label=panel)
     _frame(axis, points)
-    _explain_open(axis, points)
+    if any(point["grows"] for point in points):
+        axis.plot([], [], "o", color="grey", markerfacecolor="white", label="grows with the document")
     axis.set_xlabel("state after the document (kB, float32; points of one state are set apart a little)")
     axis.set_ylabel("recall, first order")
     axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
@@ -58,11 +59,11 @@ def _named(points: list[dict[str, Any]], architectures: list[str], path: Path) -
         for point in own:
             _point(axis, point, 1.0, style[point["architecture"]].colour, style[point["architecture"]].mark)
         _frame(axis, own)
-        axis.set_title(panel, fontsize=9)
+        open_marks = "; open marks: the state grows with the document" if any(point["grows"] for point in own) else ""
+        axis.set_title(panel + open_marks, fontsize=9)
+        axis.set_ylim(0, 1.06)
         axis.set_xlabel("state after the document (kB, float32)")
         axis.set_ylabel("recall, first order")
-        if _explain_open(axis, own):
-            axis.legend(fontsize=7, loc="upper left")
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
     figure.tight_layout()
@@ -85,11 +86,3 @@ def _frame(axis: plt.Axes, points: list[dict[str, Any]]) -> None:
     axis.xaxis.set_minor_formatter(lambda octets, _: f"{octets / 1000:g}" if f"{octets:e}"[0] in "25" else "")
     axis.set_ylim(0, 1.02)
     axis.grid(alpha=0.3)
-
-
-def _explain_open(axis: plt.Axes, points: list[dict[str, Any]]) -> bool:
-    """A line of the legend for open marks, where there are any."""
-    if any(point["grows"] for point in points):
-        axis.plot([], [], "o", color="grey", markerfacecolor="white", label="grows with the document")
-        return True
-    return False

@@ -214,3 +214,10 @@ def test_in_parts_what_was_expected_of_others_is_not_expected():
 def test_parts_that_do_not_exist_are_refused(setting):
     with pytest.raises(SpecError, match="did you mean jrt|it can be: transformer, jrt, based"):
         studies.load("smoke", [setting])
+
+
+def test_the_command_line_takes_a_part(reread):
+    facts = reread("study", "run", "smoke", "--only", "based", "--dry-run", "--json")
+    assert facts.code == 0 and set(facts.json["parameters"]) == {"disjoint/based"}, facts.err
+    wrong = reread("study", "run", "smoke", "--only", "basde", "--dry-run")
+    assert wrong.code == 2 and "did you mean based?" in wrong.err
