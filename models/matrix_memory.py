@@ -71,8 +71,8 @@ class MatrixMixer(Mixer):
         """q and k on their way into the scan."""
         return q_BLHK, k_BLHK
 
-    def start(self, x_BLD: torch.Tensor, layout: Layout) -> torch.Tensor | None:
-        """Memory before the first token; None: zeros."""
+    def start(self, x_BLD: torch.Tensor, k_BLHK, v_BLHV, layout: Layout) -> torch.Tensor | None:
+        """Memory before a document's first token; None: zeros."""
         return None
 
     def head_norm(self) -> nn.Module:
@@ -88,7 +88,7 @@ class MatrixMixer(Mixer):
             convolved = F.silu(short_conv(inputs, self.conv_weight, past_BPD=None if fresh else state["inputs"]))
         q, k, v = self._split(convolved)
         q, k = self.placed(q, k, layout)
-        memory = self.start(x_BLD, layout) if fresh else state["memory"]
+        memory = self.start(x_BLD, k, v, layout) if fresh else state["memory"]
         if state is None:
             return self._output(self.scan(x_BLD, q, k, v, state=memory), x_BLD), None
         y, memory = self.scan(x_BLD, q, k, v, state=memory, lengths_B=layout.lengths_B, return_state=True)

@@ -81,9 +81,9 @@ class GatedDeltaNet(MatrixMixer):
     def placed(self, q_BLHK: torch.Tensor, k_BLHK: torch.Tensor, layout) -> tuple[torch.Tensor, torch.Tensor]:
         return unit(q_BLHK), unit(k_BLHK)
 
-    def beta(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., H): strength of the token's write."""
-        logits = self.proj_beta(x)
+    def beta(self, x: torch.Tensor, projection: nn.Module | None = None) -> torch.Tensor:
+        """(..., H): strength of the token's write, by proj_beta unless another projection is given."""
+        logits = (projection or self.proj_beta)(x)
         return logits.to(self.sum_dtype(logits.dtype)).sigmoid() * (2 if self.config.negative_eigenvalues else 1)
 
     def log_decay(self, x: torch.Tensor) -> torch.Tensor:
