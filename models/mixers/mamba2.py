@@ -12,6 +12,7 @@ from torch import nn
 from kernels.errors import ConfigError
 from kernels.gated_scan import empty_state, gated_scan, gated_step
 from kernels.layout import Layout
+from models.decayed_attention import decayed_attention, is_short
 from models.initialise import Linear
 from models.mixer import Abilities, Cost, Mixer
 from models.state import State
@@ -103,38 +104,39 @@ class Mamba2(Mixer):
     def mix(self, x_BLD: torch.Tensor, layout: Layout, state: State | None) -> tuple[torch.Tensor, State | None]:
         gate, x, step = self._entered(x_BLD)
         x, inputs = self.conv1d(x, layout, state)
-        scanned = self._scanned(x, step)
+        x, q, k, v, log_decay = self._scanned(x, step)
+        if state is None and is_short(*x.shape[:3]):
+            return self._output(decayed_attention(q, k, v, log_decay), x, gate), None
+        scanned = self._for_heads(q), self._for_heads(k), v, log_decay
         if state is None:
-            return self._output(gated_scan(*scanned, scale=1.0), scanned[2], gate), None
+            return self._output(gated_scan(*scanned, scale=1.0), x, gate), None
         y, h = gated_scan(*scanned, scale=1.0, lengths_B=layout.lengths_B, return_state=True,
                           state=None if layout.offset_B is None else state["h"])
-        return self._output(y, scanned[2], gate), state.advanced(layout.lengths_B, inputs=inputs, h=h)
+        return self._output(y, x, gate), state.advanced(layout.lengths_B, inputs=inputs, h=h)
 
     def mix_step(self, x_BD: torch.Tensor, layout: Layout, state: State) -> tuple[torch.Tensor, State]:
         gate, x, step = self._entered(x_BD)
         x, inputs = self.conv1d.step(x, state)
-        scanned = self._scanned(x, step)
-        y, h = gated_step(*scanned, state["h"], scale=1.0)
-        return self._output(y, scanned[2], gate), state.advanced(layout.lengths_B, inputs=inputs, h=h)
+        x, q, k, v, log_decay = self._scanned(x, step)
+        y, h = gated_step(self._for_heads(q), self._for_heads(k), v, log_decay, state["h"], scale=1.0)
+        return self._output(y, x, gate), state.advanced(layout.lengths_B, inputs=inputs, h=h)
 
     def _entered(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The gate, what the convolution reads, Δ before its bias."""
         return self.in_proj(x).split((self.inner, sum(self.parts), self.heads), dim=-1)
 
     def _scanned(self, x: torch.Tensor, step: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """q = C, k = Δ B, v = x and the log-decay Δ A, head by head; Δ and A in float32 at least."""
+        """x of each head, q = C and k = B of each group, v = Δ x and the log-decay Δ A of each head; Δ in float32 at least."""
         x, entering, leaving = x.split(self.parts, dim=-1)
-        wide = self.sum_dtype(x.dtype)
+        x, wide = x.unflatten(-1, (self.heads, -1)), self.sum_dtype(x.dtype)
         delta = F.softplus(step.to(wide) + self.dt_bias.to(wide)).clamp(*self.config.dt_limit)
-        k, q = (self._for_heads(part) for part in (entering, leaving))
-        log_decay = -delta * self.A_log.to(wide).exp()
-        return q, (k * delta.unsqueeze(-1)).to(x.dtype), x.unflatten(-1, (self.heads, -1)), log_decay
+        q, k = (part.unflatten(-1, (self.config.n_groups, -1)) for part in (leaving, entering))
+        return x, q, k, (x * delta.unsqueeze(-1)).to(x.dtype), -delta * self.A_log.to(wide).exp()
 
     def _for_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., groups N) to (..., heads, N)."""
-        groups = self.config.n_groups
-        x = x.unflatten(-1, (groups, 1, -1))
-        return x.expand(*x.shape[:-2], self.heads // groups, -1).flatten(-3, -2)
+        """(..., groups, N) to (..., heads, N)."""
+        x = x.unsqueeze(-2)
+        return x.expand(*x.shape[:-2], self.heads // self.config.n_groups, -1).flatten(-3, -2)
 
     def _output(self, y: torch.Tensor, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         return self.out_proj(self.norm((y + self.D.unsqueeze(-1) * x).flatten(-2), gate))
