@@ -34,21 +34,31 @@ class Config(MixerConfig):
         "released", description="What muted slots (strategy left_pad_released alone) do. released: their keys are zeroed "
                                 "before the feature map, so that they keep weight 1; exact: refused, since real pads "
                                 "already leave every sum")
+    encoder: Literal["separate", "shared"] = Field(
+        "separate", description="separate: the encoder has projections of k and v of its own (JRT §4, released). shared: it reads "
+                                "with the decoder's; no extra parameters (ablation)")
 
     @classmethod
     def cases(cls) -> dict[str, Config]:
-        return {"plain": cls(heads=2, feature_dim=4), "scaled": cls(heads=4, feature_dim=3, scale_dim=9, mask="exact")}
+        return {"plain": cls(heads=2, feature_dim=4), "scaled": cls(heads=4, feature_dim=3, scale_dim=9, mask="exact"),
+                "shared": cls(heads=2, feature_dim=4, encoder="shared")}
 
 
 class Prefix(Mixer):
-    """proj_q, proj_k, proj_v, proj_k_enc, proj_v_enc, prefix attention, out_proj; no biases, no positions."""
+    """proj_q, proj_k, proj_v, proj_k_enc and proj_v_enc where the encoder is separate, prefix attention, out_proj; no biases,
+    no positions."""
 
     def __init__(self, config: Config, width: int, layer: int):
         super().__init__(config, width, layer)
         self.head_width = head_width(config.kind, width, config.heads)
         features = config.heads * config.feature_dim
-        self.proj_q, self.proj_k, self.proj_k_enc = (Linear(width, features, bias=False) for _ in range(3))
-        self.proj_v, self.proj_v_enc = (Linear(width, width, bias=False) for _ in range(2))
+        self.separate = config.encoder == "separate"  # a seed's draws follow the order below
+        self.proj_q, self.proj_k = (Linear(width, features, bias=False) for _ in range(2))
+        if self.separate:
+            self.proj_k_enc = Linear(width, features, bias=False)
+        self.proj_v = Linear(width, width, bias=False)
+        if self.separate:
+            self.proj_v_enc = Linear(width, width, bias=False)
         self.out_proj = Linear(width, width, bias=False)
 
     @classmethod
@@ -65,9 +75,11 @@ class Prefix(Mixer):
             options |= {"state": sums_so_far(state, layout), "lengths_B": layout.lengths_B, "return_state": True}
         if layout.prefixed and layout.offset_B is None:
             M = max(m for _, _, m in layout.documents)
-            k_enc, v_enc = (self._heads(projection(x_BLD[:, :M])) for projection in (self.proj_k_enc, self.proj_v_enc))
-            if muted_BL is not None:
-                k_enc = torch.where(muted_BL[:, :M, None, None], 0, k_enc)
+            k_enc, v_enc = k[:, :M], v[:, :M]
+            if self.separate:
+                k_enc, v_enc = (self._heads(projection(x_BLD[:, :M])) for projection in (self.proj_k_enc, self.proj_v_enc))
+                if muted_BL is not None:
+                    k_enc = torch.where(muted_BL[:, :M, None, None], 0, k_enc)
             y = prefix(q, k, v, k_enc, v_enc, layout.prefix_B, **options)
         else:
             y = taylor(q, k, v, **options)
@@ -102,6 +114,6 @@ class Prefix(Mixer):
         """flops as if the whole row were prefix, its dearest use; a step has no encoder."""
         features = self.config.heads * self.config.feature_dim
         step = 4 * self.width * (features + self.width) + memory_flops(self)
-        encoder = 2 * self.width * (features + self.width) + memory_flops(self) // 2
+        encoder = (2 * self.width * (features + self.width) if self.separate else 0) + memory_flops(self) // 2
         return Cost(parameters=self.parameter_count(), flops=length * (step + encoder), step_flops=step,
                     state_bytes=memory_bytes(self, dtype))

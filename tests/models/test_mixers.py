@@ -121,3 +121,18 @@ def test_based_refuses_a_decay_that_keeps_nothing():
         based.Config(decay_start=0)
     y = build(based.Config(heads=2, feature_dim=4, decay_start=1))(tokens(1, 9, WIDTH), Layout.dense(1, 9))
     assert y.isfinite().all()
+
+
+@torch.no_grad()
+def test_a_shared_encoder_reads_with_the_decoders_projections():
+    """encoder 'shared': the separate one whose k_enc and v_enc are k and v, without their parameters."""
+    separate, shared = build(prefix.Config(heads=2, feature_dim=4)), build(prefix.Config(heads=2, feature_dim=4, encoder="shared"))
+    assert separate.state_dict().keys() - shared.state_dict().keys() == {"proj_k_enc.weight", "proj_v_enc.weight"}
+    weights = shared.state_dict()
+    separate.load_state_dict(weights | {f"proj_{name}_enc.weight": weights[f"proj_{name}.weight"] for name in "kv"})
+    x, layout = tokens(2, 9, WIDTH), Layout.left_padded([9, 6]).with_prefix([4, 6])
+    assert torch.equal(shared(x, layout), separate(x, layout))
+    muted = Layout.dense(2, 9).with_prefix(4).with_muted(torch.arange(9).expand(2, 9) < 2)
+    assert torch.equal(shared(x, muted), separate(x, muted))
+    assert separate.cost(9).flops - shared.cost(9).flops == 9 * 2 * (16 * 8 + 16 * 16)
+    assert separate.cost(9).state_bytes == shared.cost(9).state_bytes
