@@ -261,13 +261,10 @@ def check_vocabulary(spec: PretrainSpec, tokenizer: str) -> None:
 
 def parameters(spec: PretrainSpec) -> int:
     """Parameters of the model, counted without its weights."""
-    import torch
-
-    from models import LanguageModel
+    from models.sizing import Sketch
     from tasks.pretrain import resolve_config
 
-    with torch.device("meta"):
-        return sum(p.numel() for p in LanguageModel(resolve_config(spec), initialise=False).parameters())
+    return Sketch(resolve_config(spec)).parameters
 
 
 def tokens(spec: PretrainSpec, rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> int:

@@ -49,10 +49,10 @@ def gather(planned: Plan, store: Store) -> dict[str, Any]:
 
 def cost(spec: PretrainSpec) -> tuple[int, int]:
     """Parameters of a model and bytes of its state, without its weights."""
-    from flows.commands.models import weightless
+    from models.sizing import Sketch
     from tasks.pretrain import resolve_config
 
-    found = weightless(resolve_config(spec)).cost(STATE_LENGTH)
+    found = Sketch(resolve_config(spec)).cost(STATE_LENGTH)
     return found.parameters, found.state_bytes
 
 

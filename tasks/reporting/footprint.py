@@ -21,11 +21,8 @@ class Footprint:
 
 def footprint(config: Any, length: int) -> Footprint:
     """Of the model of a config, without memory for its weights."""
-    import torch
+    from models.sizing import Sketch
 
-    from models import LanguageModel
-
-    with torch.device("meta"):
-        model = LanguageModel(config, initialise=False)
+    model = Sketch(config)
     short, long = model.cost(length), model.cost(LONG)
     return Footprint(short.parameters, short.state_bytes, long.state_bytes, model.able.growth != "constant")
