@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from flows.commands.output import document, size, table
+from flows.commands.output import document, say, size, table
 
 LENGTHS = (2048, 32768)
 GROWTH = {"constant": "O(1)", "log": "O(log n)", "linear": "O(n)"}
@@ -31,11 +31,13 @@ def facts(name: str) -> dict[str, Any]:
 
 
 def list_models(only: str | None, json: bool) -> None:
-    """Every preset, or those whose name fits the pattern; what cannot be built is named on stderr."""
-    from models.presets import preset_names
+    """The presets whose name fits the pattern; without one all but the zoo at equal state bytes. What cannot be built is
+    named on stderr."""
+    from models.presets import FAMILIES, preset_names
 
+    families = [family for family in FAMILIES if only is not None or family != "zoo-state"]
     found, missing = [], []
-    for name in preset_names():
+    for name in preset_names(*families):
         if only is not None and not fnmatch(name, only):
             continue
         try:
@@ -44,8 +46,12 @@ def list_models(only: str | None, json: bool) -> None:
             missing.append(f"{name}: {error}")
     if json:
         document(found)
-    else:
+    elif found:
         _print(found)
+        if only is None:
+            say("\nThe zoo at equal bytes of state: reread models --only 'zoo-state-*'")
+    elif not missing:
+        say(f"no preset fits {only!r}")
     for line in missing:
         typer.echo(f"left out: {line}", err=True)
 

@@ -17,9 +17,10 @@ def show_model(name: str, json: bool) -> None:
     from difflib import get_close_matches
 
     from kernels.errors import ConfigError
-    from models import preset_names, registry
+    from models import registry
+    from models.presets import FAMILIES, preset_names
 
-    presets, kinds = preset_names(), registry.names()
+    presets, kinds = preset_names(*FAMILIES), registry.names()
     if name in presets:
         show, found = _preset, preset_facts(name)
     elif name in kinds:
@@ -53,9 +54,15 @@ def kind_facts(kind: str) -> dict[str, Any]:
     from models import registry
 
     entry = registry.entry(kind)
-    if entry.broken is not None:
-        return {"kind": kind, "about": None, "broken": entry.broken, "not_causal": None, **dict.fromkeys(ABILITIES), "growth": [], "settings": []}
-    able = [registry.abilities(config) for config in entry.config.cases().values()]
+    reason, able = entry.broken, []
+    if reason is None:
+        try:
+            able = [registry.abilities(config) for config in entry.config.cases().values()]
+        except Exception as error:  # noqa: BLE001  a user's file may fail in any way; the reason is shown
+            reason = f"{type(error).__name__}: {error}"
+    if reason is not None:
+        return {"kind": kind, "about": None, "broken": reason, "not_causal": None, **dict.fromkeys(ABILITIES), "growth": [],
+                "settings": []}
     settings = [{"name": name, "default": None if field.is_required() else field.default,
                  "meaning": field.description}
                 for name, field in entry.config.model_fields.items() if name != "kind"]

@@ -26,6 +26,8 @@ DECAY_CONFLICT = ("Based 360M: the released file uses decay (fixed_decay, decay_
 DEMO_CONFLICT = ("the SlimPajama demo configuration (learning rate 0.005, 12k steps, 200 of warm-up) is not the paper's training")
 LOADER_CONFLICT = ("MLP: 8/3 of 1,680 is 4,480. The loader rounds it up to a multiple of 256, 4,608, and tries 128, where 4,480 "
                    "stands, if the weights do not fit: transformer-1.3b has 4,480, transformer-1.3b-4608 the other")
+MAMBA_CONFLICT = ("vocabulary: no configuration sets Mamba's, so its library's default 50,277 stands, rounded up to 50,288, "
+                  "for GPT-2's tokenizer of 50,257")
 
 
 def linear_model(layers: int, linear: dict[str, Any], width: int = 1024, at: tuple[int, ...] = LINEAR_LAYERS,
@@ -52,6 +54,10 @@ def _featured(linear: dict[str, Any]) -> dict[str, Any]:
 def _attention(layers: int, width: int, heads: int, mlp: int) -> ModelConfig:
     return _config(width, [f"attention*{layers}"], {"attention": ATTENTION | {"heads": heads}}, mlp=mlp,
                    vocabulary_multiple=16)
+
+
+def _mamba(width: int) -> ModelConfig:
+    return _config(width, ["mamba*46"], {"mamba": {"kind": "mamba"}}, vocabulary=50_277, vocabulary_multiple=16)
 
 
 def _config(width: int, plan: list[str], mixers: dict[str, Any], **settings: Any) -> ModelConfig:
@@ -86,6 +92,10 @@ PRESETS = catalogue(
            lambda: _attention(36, 1680, 24, 4480), "about 1.3B (Table 2)", conflicts=(LOADER_CONFLICT,)),
     Preset("transformer-1.3b-4608", "published", "transformer-1.3b with the wider MLP that its loader tries first", RELEASED,
            lambda: _attention(36, 1680, 24, 4608), "about 1.3B (Table 2)", conflicts=(LOADER_CONFLICT,)),
+    Preset("mamba-360m", "published", "Mamba, 46 layers, no MLP", RELEASED, lambda: _mamba(1024), "about 360M (Table 2)",
+           conflicts=(MAMBA_CONFLICT,)),
+    Preset("mamba-1.3b", "published", "Mamba, 46 layers, no MLP", RELEASED, lambda: _mamba(2048), "about 1.3B (Table 2)",
+           conflicts=(MAMBA_CONFLICT,)),
     Preset("la-360m", "published", "Table 12: causal linear attention in all 26 layers, width 1,152", ABLATION,
            lambda: pure_model(26, BASED, window=False), "about 360M (Table 12)", conflicts=(WIDTH_NOTE,)),
     Preset("pla-360m", "published", "Table 12: prefix linear attention in all 23 layers, width 1,152", ABLATION,

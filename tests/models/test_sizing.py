@@ -61,7 +61,7 @@ def test_no_size_at_all_says_why():
     def build(width: int) -> ModelConfig:
         raise ConfigError(f"width {width} is not for this")
 
-    with pytest.raises(ConfigError, match=r"no size fits, the first was refused because width 64 is not for this"):
+    with pytest.raises(ConfigError, match=r"no size fits, the first was refused because width 128 is not for this"):
         match(build, 1000)
 
 
