@@ -5,46 +5,35 @@ import pytest
 import torch
 
 from kernels.layout import Layout
-from models.config import ModelConfig
+from models.adapters import released
 from models.language_model import LanguageModel
-from tests.golden.reference import fill, reference, tensor
+from tests.golden.reference import reference, tensor
 from tests.golden.test_jrt_prefix import DTYPES, close
 
-LAYERS = ("conv", "prefix", "window", "conv")
-# released name of a mixer's parameter to ours
-CONV = {"in_proj/weight": "in_proj.weight", "in_proj/bias": "in_proj.bias", "out_proj/weight": "out_proj.weight",
-        "out_proj/bias": "out_proj.bias", "conv/conv/weight": "conv_weight"}
-PREFIX = {f"{name}/weight": f"{name}.weight"
-          for name in ("proj_q", "proj_k", "proj_v", "proj_k_enc", "proj_v_enc", "out_proj")}
-WINDOW = {"Wqkv/weight": "Wqkv.weight", "out_proj/weight": "out_proj.weight"}
 
-
-def key_map() -> dict[str, str]:
-    names = {"P_transformer/embeddings/word_embeddings/weight": "embedding.weight", "P_transformer/ln_f/weight": "norm.weight"}
-    for layer, kind in enumerate(LAYERS):
-        theirs, ours = f"P_transformer/layers/{layer}/", f"blocks.{layer}."
-        for inner in ("norm1", "norm2"):
-            names[f"{theirs}{inner}/weight"] = f"{ours}{inner}.weight"
-        for inner in ("fc1", "fc2"):
-            names[f"{theirs}mlp/{inner}/weight"] = f"{ours}mlp.{inner}.weight"
-        for name, own in {"conv": CONV, "prefix": PREFIX, "window": WINDOW}[kind].items():
-            names[f"{theirs}mixer/{name}"] = f"{ours}mixer.{own}"
-    return names
+def official(golden) -> tuple[dict, dict[str, torch.Tensor]]:
+    """(config, tensors) as the authors' checkpoints have them."""
+    size = {name: int(golden[name]) for name in ("feature_dim", "n_head", "window_size_config", "M")}
+    config = {
+        "n_embd": 16, "n_layer": int(golden["n_layer"]), "n_head": size["n_head"], "vocab_size": int(golden["vocab_size"]),
+        "pad_vocab_size_multiple": 8, "n_inner": 32, "layer_norm_epsilon": float(golden["rms_eps"]),
+        "rotary_emb_fraction": int(golden["rotary_dim"]) / (16 // size["n_head"]),
+        "alt_mixer_layers": [1], "alt_mixer_2_layers": [2],
+        "mixer": {"_target_": "based.models.mixers.convolution.BaseConv", "expand_proj": 4, "kernel_sizes": [3]},
+        "alt_mixer": {"_target_": "based.models.mixers.prefix_linear_attention.PrefixLinearAttention",
+                      "num_heads": size["n_head"], "feature_dim": size["feature_dim"], "feature_name": "taylor_exp",
+                      "enc_length": size["M"]},
+        "alt_mixer_2": {"_target_": "based.models.mixers.slide_attention.SlidingAttention",
+                        "window_size": size["window_size_config"]}}
+    tensors = {name.removeprefix("P_").replace("/", "."): tensor(golden[name]) for name in golden if name.startswith("P_")}
+    return config, tensors
 
 
 def tiny(golden, dtype: torch.dtype) -> LanguageModel:
-    config = ModelConfig(
-        width=16, vocabulary=int(golden["vocab_size"]), plan=LAYERS, mlp=256, norm_eps=float(golden["rms_eps"]),
-        mixers={
-            "conv": {"kind": "base_conv", "kernel": 3},
-            "prefix": {"kind": "prefix", "heads": 2, "feature_dim": int(golden["feature_dim"])},
-            "window": {"kind": "sliding_window", "heads": 2, "window": int(golden["window_size_config"]) // 2 + 1},
-        })
-    model = LanguageModel(config).to(dtype).eval()
-    names = key_map()
-    assert names.keys() == {name for name in golden if name.startswith("P_")}
-    fill(model, {ours: golden[theirs] for theirs, ours in names.items()})
-    return model
+    """The released model, by the map that `reread import` uses."""
+    found = released.read(*official(golden))
+    assert found.kind == "released JRT" and found.model.config.prefix_tokens == int(golden["M"])
+    return found.model.to(dtype)
 
 
 @DTYPES
@@ -87,6 +76,6 @@ def test_released_left_padding():
 def test_weights_are_the_released_ones():
     """Nothing is lost by float16 storage: a sum over all weights in float64."""
     golden = reference("tiny_model_jrt")
-    total = sum(tensor(golden[name]).sum() for name in key_map())
+    total = sum(tensor.sum() for tensor in official(golden)[1].values())
     model = tiny(golden, torch.float64)
     assert total.item() == pytest.approx(sum(p.sum().item() for p in model.parameters()), abs=1e-9)
