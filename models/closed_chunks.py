@@ -1,5 +1,7 @@
 """Mixers that read the keys nearby and summaries of closed chunks (long_short, eva): their state and their calls.
 
+In mode non_causal the summaries are of the whole document, and nothing streams.
+
 Letters: P cached tokens, G chunks, C tokens a chunk, R summaries a chunk, S slots of summaries. Chunks begin at the
 document's first token; a row's summaries stand at its first columns, zeros behind them, so that the cache holds exactly
 what the longest row needs.
@@ -7,6 +9,7 @@ what the longest row needs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,10 +17,14 @@ import torch
 from kernels.layout import Layout
 from kernels.summary_window import Places, Rule, reach, summary_window, summary_window_step
 from kernels.summary_window.near import check_rule
-from models.mixer import Abilities, Mixer, MixerConfig
+from kernels.taylor.features import without_autocast
+from models.both_sides import pairs_both_sides, read_both_sides
+from models.mixer import Abilities, Cost, Mixer, MixerConfig
 from models.mixers.attention import head_width
 from models.mixers.sliding_window import last_tokens
+from models.modes import abilities_in
 from models.state import State
+from models.whole_document import by_length
 
 Tokens = dict[str, torch.Tensor]  # by name, (B, tokens, H, .)
 
@@ -28,12 +35,14 @@ class SummaryMixer(Mixer):
     def __init__(self, config: MixerConfig, width: int, layer: int):
         super().__init__(config, width, layer)
         self.rule: Rule = config.rule
-        check_rule(config.kind, self.rule)
+        if config.mode == "causal":
+            check_rule(config.kind, self.rule)
+        self.extension = max(1, config.window // 2) if config.extension is None else config.extension
         self.head_width = head_width(config.kind, width, config.heads)
 
     @classmethod
     def abilities(cls, config: MixerConfig) -> Abilities:
-        return Abilities(growth="linear")
+        return abilities_in(config.mode, growth="linear")
 
     # --------------------------------------------------------------------------------------- what an author writes
     def project(self, x_BLD: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, Tokens]:
@@ -60,12 +69,22 @@ class SummaryMixer(Mixer):
         """Last axes of the tokens beside k and v, by name."""
         return {}
 
+    def summarise_all(self, q: torch.Tensor, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """mode non_causal: keys and values (B, H, S, K) of whole documents, from (B, H, N, .) in float32 or wider."""
+        raise NotImplementedError
+
+    def side_table(self) -> torch.Tensor | None:
+        """mode non_causal: `table_HO` of read_both_sides."""
+        return None
+
     # --------------------------------------------------------------------------------------------- what they share
     def heads(self, x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(-1, (self.config.heads, -1))
 
     def mix(self, x_BLD: torch.Tensor, layout: Layout, state: State | None) -> tuple[torch.Tensor, State | None]:
         q, new = self.project(x_BLD, layout)
+        if self.config.mode == "non_causal":
+            return self._both_ways(q, new, layout), None
         later = state is not None and layout.offset_B is not None
         far_k, far_v = self._closed(new, layout, state if later else None)
         kept = {}
@@ -96,7 +115,34 @@ class SummaryMixer(Mixer):
         return self.summarise({name: whole_chunks(None if state is None else state[name], tokens, layout, state,
                                                   self.rule.chunk) for name, tokens in new.items()})
 
+    def _both_ways(self, q_BLHK: torch.Tensor, new: Tokens, layout: Layout) -> torch.Tensor:
+        """Every block reads the tokens on both sides and summaries of its whole document. Rows of one length go together."""
+        near = {"near_k": self.near(new["k"]), "near_v": self.near(new["v"])}
+        tokens = {"q": q_BLHK, **new, **near}                             # near_v last: its shape is y's
+        wide = self.sum_dtype(q_BLHK.dtype)
+
+        def attend(*tokens_BHNK: torch.Tensor) -> torch.Tensor:
+            found = dict(zip(tokens, tokens_BHNK))
+            far_k, far_v = self.summarise_all(found["q"], found)
+            return read_both_sides(found["q"], found["near_k"], found["near_v"], far_k, far_v, W=self.config.window,
+                                   E=self.extension, table_HO=self.side_table())
+
+        with without_autocast(q_BLHK.device):
+            y_BHLK = by_length(attend, [t.to(wide).transpose(1, 2) for t in tokens.values()], layout)
+        return self.out_proj(y_BHLK.transpose(1, 2).flatten(2).to(q_BLHK.dtype))
+
+    def cost_both_ways(self, length: int, token: int, summaries: Callable[[int], int]) -> Cost:
+        """mode non_causal: `token` FLOPs of a token's projections and its part in the `summaries(n)` of n tokens. A further
+        token changes every output: its step is the whole forward again. There is no state."""
+        flops = []
+        for n in (length, length + 1):
+            pairs = pairs_both_sides(n, self.config.window, self.extension) + n * summaries(n)
+            flops.append(n * token + pairs * 4 * self.width)
+        return Cost(self.parameter_count(), *flops, 0)
+
     def init_state(self, B: int, dtype: torch.dtype, device: Any) -> State:
+        if self.config.mode == "non_causal":
+            return super().init_state(B, dtype, device)                   # refused
         P, K = reach(self.rule) - 1, self.head_width
         shapes = {"k": (P, K), "v": (P, K), "far_k": (0, K), "far_v": (0, K)}
         shapes |= {name: (self.rule.chunk - 1, last) for name, last in self.others().items()}

@@ -40,3 +40,17 @@ def iterative_inverse(a_BHCC: torch.Tensor, scale: torch.Tensor, iterations: int
         az = a_BHCC @ z
         z = z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az))) / 4
     return z
+
+
+def segment_places(N: int, C: int, E: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Places of segment_means' segments with E tokens on each side: (index_SJ int64, is_token_SJ, places_S).
+
+    places: slots of a segment and its sides, those beyond the document included; is_token leaves them out.
+    """
+    size, longer = divmod(N, C) if N > C else (1, 0)
+    length_S = torch.full((min(C, N),), size, device=device)
+    length_S[len(length_S) - longer:] += 1
+    start_S = length_S.cumsum(0) - length_S
+    index_SJ = start_S[:, None] + torch.arange(-E, int(size) + bool(longer) + E, device=device)
+    is_token_SJ = (index_SJ >= 0) & (index_SJ < N) & (index_SJ < (start_S + length_S + E)[:, None])
+    return index_SJ.clamp(0, N - 1), is_token_SJ, length_S + 2 * E

@@ -1,7 +1,8 @@
-"""Long-short attention (Transformer-LS, Zhu et al. 2021), causal: nearby keys and low-rank summaries of closed chunks.
+"""Long-short attention (Transformer-LS, Zhu et al. 2021): nearby keys and low-rank summaries of what is far.
 
-Each chunk of tokens is projected onto `rank` weighted means, weights normalised inside the chunk; one softmax runs over
-the window and all summaries of chunks strictly before the reader's. The summaries make the state grow.
+Causal: each chunk of tokens is projected onto `rank` weighted means, weights normalised inside the chunk; one softmax runs
+over the window and all summaries of chunks strictly before the reader's. The summaries make the state grow. Both ways: the
+means are of the whole document, and a block of the window's length reads itself and tokens on both sides.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import nn
 
+from kernels.errors import ConfigError
 from kernels.layout import Layout
 from kernels.rotary import rotate
 from kernels.summary_window import Places, Rule, reach
@@ -20,24 +22,31 @@ from kernels.taylor.features import without_autocast
 from models.closed_chunks import SummaryMixer, Tokens
 from models.initialise import Linear
 from models.mixer import Cost, MixerConfig
+from models.modes import mode_field
 
 
 class Config(MixerConfig):
     """Defaults: NVIDIA's language models (enwik8: window 512, chunk 16, rank 1). CAB: window 256, chunk 32.
 
-    lucidrains: local overlap, positions rotary, norm head, weights_from key, share_kv; its reader at a chunk's last token
-    reads that chunk too, ours no chunk of its own. Not taken from NVIDIA's and CAB's code: `mem_len` zero tokens before
-    every document, which nothing masks.
+    lucidrains: local overlap (both ways: extension = window, summaries_of raw), positions rotary, norm head, weights_from
+    key, share_kv; its reader at a chunk's last token reads that chunk too, ours no chunk of its own. Not taken from NVIDIA's
+    and CAB's code: `mem_len` zero tokens before every document, which nothing masks.
     """
 
     kind: Literal["long_short"] = "long_short"
+    mode: Literal["causal", "non_causal"] = mode_field()
     heads: int = Field(4, ge=1, description="H; must divide the width")
     window: int = Field(512, ge=1, description="Near keys of a token, itself included, or the length of a block [tokens]")
-    chunk: int = Field(16, ge=1, description="Tokens that are summarised together (CAB 32, NVIDIA and lucidrains 16)")
-    rank: int = Field(1, ge=1, description="Summaries a chunk (published language models: 1)")
+    chunk: int = Field(16, ge=1, description="causal: tokens summarised together (CAB 32, NVIDIA and lucidrains 16)")
+    rank: int = Field(1, ge=1, description="Summaries a chunk (published language models: 1); non_causal: of the whole "
+                                           "document (CAB 16, LRA 32 and 128)")
+    extension: int | None = Field(None, ge=0, description="non_causal: near tokens on each side of a block of `window`; None "
+                                                          "= half of it (NVIDIA, CAB); lucidrains: the window [tokens]")
+    summaries_of: Literal["normed", "raw"] = Field(
+        "normed", description="non_causal: k and v after the norm of near ones (NVIDIA, CAB), or before it (lucidrains)")
     local: Literal["sliding", "blocks", "overlap"] = Field(
-        "sliding", description="Near keys: the last `window` (NVIDIA, CAB); those of the token's block of `window`; or of "
-                               "its block and the block before (lucidrains). Blocks must hold whole chunks")
+        "sliding", description="causal: near keys are the last `window` (NVIDIA, CAB); those of the token's block of "
+                               "`window`; or of its block and the block before (lucidrains). Blocks must hold whole chunks")
     positions: Literal["relative", "rotary", "none"] = Field(
         "relative", description="Transformer-XL's relative encoding, of tokens and of chunks (NVIDIA, CAB); rotated q and k, "
                                 "chunks without any (lucidrains); none")
@@ -51,6 +60,13 @@ class Config(MixerConfig):
     share_kv: bool = Field(False, description="One projection for keys and values, rotation included (lucidrains)")
     bias: bool = Field(False, description="Of the projections q, k, v and out (NVIDIA, CAB: none)")
 
+    @model_validator(mode="after")
+    def _has_positions(self) -> Config:
+        if self.mode == "non_causal" and self.positions == "relative":
+            raise ConfigError("long_short: positions 'relative' are encoded backwards alone, so mode='non_causal' needs "
+                              "positions='rotary' (lucidrains) or 'none' (NVIDIA, CAB)")
+        return self
+
     @property
     def rule(self) -> Rule:
         return Rule(self.window, self.chunk, self.rank, self.local)
@@ -63,6 +79,9 @@ class Config(MixerConfig):
             "rotary": cls(heads=2, window=6, chunk=3, local="overlap", positions="rotary", norm="head", weights_from="key",
                           share_kv=True),
             "blocks": cls(heads=4, window=4, chunk=2, rank=2, local="blocks", positions="none", norm="none"),
+            "both_ways": cls(mode="non_causal", heads=2, window=4, rank=3, positions="none", bias=True),
+            "both_ways_rotary": cls(mode="non_causal", heads=2, window=3, rank=2, extension=3, positions="rotary", norm="head",
+                                    weights_from="key", summaries_of="raw", share_kv=True),
         }
 
 
@@ -124,6 +143,16 @@ class LongShort(SummaryMixer):
             k, v = (torch.einsum("bgchr,bgchk->bgrhk", weights, chunks[name]).flatten(1, 2).to(dtype) for name in ("k", "v"))
         return self._normed(self.norm_far, k), self._normed(self.norm_far, v)
 
+    def summarise_all(self, q: torch.Tensor, tokens: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """Means under weights normalised over the document, then the summaries' norm."""
+        weights_BHRN = tokens["logits"].softmax(2).mT
+        names = ("near_k", "near_v") if self.config.summaries_of == "normed" else ("k", "v")
+        return tuple(self._far((weights_BHRN @ tokens[name]).transpose(1, 2)).transpose(1, 2) for name in names)
+
+    def _far(self, x_BRHK: torch.Tensor) -> torch.Tensor:
+        norm = self.norm_far
+        return x_BRHK if norm is None else self._normed(norm, x_BRHK.to(norm.weight.dtype)).to(x_BRHK.dtype)
+
     def places(self, k_BNHK: torch.Tensor, S: int) -> Places | None:
         """Transformer-XL's terms: q·r_near, the place bias · r_near, the content bias · k, and q·r_far of the slots back."""
         if self.config.positions != "relative":
@@ -160,6 +189,8 @@ class LongShort(SummaryMixer):
         relative, spread = self.config.positions == "relative", self.config.weights_from == "input"
         maps = 3 if self.config.share_kv else 4
         token = 2 * maps * D * D + 2 * D * R * (self.config.heads if spread else 1) + 4 * R * D
+        if self.config.mode == "non_causal":
+            return self.cost_both_ways(length, token, lambda _: R)
         pair = (6 if relative else 4) * D
         near, next_near = near_pairs(self.rule, length)
         far, slots = far_pairs(self.rule, length)

@@ -1,4 +1,4 @@
-"""Transformer-LS, causal, against CAB's and lucidrains' modules with their own weights.
+"""Transformer-LS, causal and both ways, against CAB's and lucidrains' modules with their own weights.
 
 CAB (NVIDIA's code) puts `mem_len` zero tokens before every document and masks none of them: their summaries and keys, which
 are the LayerNorms' biases, draw weight from every token. Ours has no such tokens; given them as real ones it agrees.
@@ -67,22 +67,55 @@ def half_split(t, dim):
 
 
 @DTYPES
-@pytest.mark.parametrize(("x", "out"), [("x", "out_cs"), ("x30", "out_cs30")])
-def test_lucidrains(x, out, dtype):
+@torch.no_grad()
+def test_cab_both_ways(dtype):
+    """40 tokens in blocks of 8, and 33, the last block short."""
+    meta, a = golden("longshort_ns_cab", dtype)
+    names = {"proj_q": "W_q", "proj_k": "W_k", "proj_v": "W_v", "out_proj": "W_o", "weights_proj": "dconv_fc",
+             "norm_near": "dual_ln_l", "norm_far": "dual_ln_s"}
+    weights = {f"{ours}.{part}": a[f"w.{theirs}.{part}"] for ours, theirs in names.items() for part in ("weight", "bias")}
+    config = Config(mode="non_causal", heads=meta["heads"], window=meta["window"], rank=meta["landmarks"], positions="none",
+                    bias=True)
+    mixer = build(config, weights, dtype)
+    assert mixer.extension == meta["ext"]
+    for x, out in (("x", "out_ns"), ("x33", "out_ns33")):
+        torch.testing.assert_close(mixer(a[x], Layout.dense(*a[x].shape[:2])), a[out], **CLOSE)
+
+
+def lucidrains(dtype, module, config):
     """Its rotation turns neighbouring channels, ours halves: the weights' channels are put in our order."""
     meta, a = golden("longshort_lucid", dtype)
-    config = Config(heads=meta["heads"], window=meta["window"], chunk=meta["segment"], rank=meta["r_causal"], local="overlap",
-                    positions="rotary", norm="head", weights_from="key", share_kv=True)
-    torch.testing.assert_close(a["wc.pos_emb.freqs"], 10_000.0 ** (-torch.arange(0, 16, 2, dtype=dtype) / 16), rtol=1e-6, atol=0)
-    weights = {"proj_q.weight": half_split(a["wc.to_q.weight"], 0), "proj_k.weight": half_split(a["wc.to_kv.weight"], 0),
-               "out_proj.weight": half_split(a["wc.to_out.weight"], 1),
-               "weights_proj.weight": half_split(a["wc.to_dynamic_proj.weight"], 1)}
+    freqs = 10_000.0 ** (-torch.arange(0, 16, 2, dtype=dtype) / 16)
+    torch.testing.assert_close(a[f"{module}.pos_emb.freqs"], freqs, rtol=1e-6, atol=0)
+    weights = {"proj_q.weight": half_split(a[f"{module}.to_q.weight"], 0),
+               "proj_k.weight": half_split(a[f"{module}.to_kv.weight"], 0),
+               "out_proj.weight": half_split(a[f"{module}.to_out.weight"], 1),
+               "weights_proj.weight": half_split(a[f"{module}.to_dynamic_proj.weight"], 1)}
     for theirs, ours in (("local_norm", "norm_near"), ("global_norm", "norm_far")):
         for part in ("weight", "bias"):
-            weights[f"{ours}.{part}"] = half_split(a[f"wc.{theirs}.{part}"], 0)
-    mixer = build(config, weights, dtype)
+            weights[f"{ours}.{part}"] = half_split(a[f"{module}.{theirs}.{part}"], 0)
+    settings = {"heads": meta["heads"], "window": meta["window"], "positions": "rotary", "norm": "head", "weights_from": "key",
+                "share_kv": True} | config(meta)
+    return meta, a, build(Config(**settings), weights, dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize(("x", "out"), [("x", "out_cs"), ("x30", "out_cs30")])
+def test_lucidrains(x, out, dtype):
+    meta, a, mixer = lucidrains(dtype, "wc", lambda meta: {"chunk": meta["segment"], "rank": meta["r_causal"],
+                                                           "local": "overlap"})
     with torch.no_grad():
         y = mixer(a[x], Layout.dense(*a[x].shape[:2])) + a["wc.to_out.bias"]
     last = torch.arange(y.shape[1]) % meta["segment"] == meta["segment"] - 1
     torch.testing.assert_close(y[:, ~last], a[out][:, ~last], **CLOSE)
     assert (y - a[out])[:, last].abs().amax((0, 2)).min() > 1e-3, "a chunk's last token reads its own chunk there"
+
+
+@DTYPES
+@torch.no_grad()
+def test_lucidrains_both_ways(dtype):
+    """Near: a whole block on both sides; summaries of what no norm has touched."""
+    _, a, mixer = lucidrains(dtype, "wn", lambda meta: {
+        "mode": "non_causal", "rank": meta["r_noncausal"], "extension": meta["window"], "summaries_of": "raw"})
+    y = mixer(a["x"], Layout.dense(2, 32)) + a["wn.to_out.bias"]
+    torch.testing.assert_close(y, a["out_ns"], **CLOSE)

@@ -81,3 +81,37 @@ def test_summaries_are_kept_exactly_as_counted():
         _, state = mixer.step(tokens(2, WIDTH), state)
         assert state["far_k"].shape[1] == n // 2
         assert state.nbytes == 2 * mixer.cost(n, torch.float64).state_bytes
+
+
+@pytest.mark.parametrize("edge", ["tokens", "places"])
+@pytest.mark.parametrize(("n", "chunks"), [(11, [3, 4, 4]), (9, [3, 3, 3]), (2, [1, 1]), (1, [1])])
+@torch.no_grad()
+def test_the_formula_both_ways(n, chunks, edge):
+    """One head, token by token: blocks of 4 and two tokens on each side, three even chunks with two on each side as well."""
+    mixer = build(Config(mode="non_causal", heads=1, window=4, landmarks=3, edge=edge))
+    x = tokens(n, WIDTH)
+    q, k, v = mixer.proj_q(x), mixer.proj_k(x), mixer.proj_v(x)
+    far_k, far_v, start = [], [], 0
+    for length in chunks:
+        part = slice(max(start - 2, 0), start + length + 2)
+        count = len(x[part]) if edge == "tokens" else length + 4
+        k_bar = mixer.norm_k(mixer.mean_k(k[part].sum(0) / count))
+        mu = (mixer.norm_q(mixer.mean_q(q[part].sum(0) / count)) + k_bar) / 2
+        far_k.append(k_bar)
+        far_v.append(((k[part] @ mu - k[part].square().sum(-1) / 2) / 4).softmax(0) @ v[part])
+        start += length
+    for i in range(n):
+        near = [j for j in range(n) if i // 4 * 4 - 2 <= j < i // 4 * 4 + 6]
+        bias = [mixer.offset_bias[bucket(abs(j - i), 8, 6) + 8 * (j > i), 0] for j in near]
+        scores = torch.stack([(q[i] @ k[j] + b) / 4 for j, b in zip(near, bias)] + [q[i] @ key / 4 for key in far_k])
+        expected = mixer.out_proj(scores.softmax(0) @ torch.stack([v[j] for j in near] + far_v))
+        assert torch.allclose(mixer(x[None], Layout.dense(1, n))[0, i], expected, atol=1e-12), i
+
+
+def test_cost_both_ways():
+    """Projections, near and far pairs, two maps a chunk, and a chunk's mean value and scores with its sides."""
+    mixer = build(Config(mode="non_causal", heads=2, window=4, landmarks=3, extension=1))
+    near = sum(sum(p // 4 * 4 - 1 <= j <= p // 4 * 4 + 4 for j in range(10)) for p in range(10))
+    expected = 10 * 8 * WIDTH**2 + (near + 10 * 3) * 4 * WIDTH + 3 * 2 * 2 * 2 * 8 * 8 + (10 + 3 * 2) * 4 * WIDTH
+    assert mixer.cost(10).flops == mixer.cost(9).step_flops == expected
+    assert mixer.cost(10).state_bytes == 0

@@ -28,7 +28,7 @@ def tokens(*shape):
     ({"window": 3, "chunk": 4}, "window 3 is smaller than chunk 4"),
     ({"window": 6, "chunk": 4, "local": "blocks"}, "not a multiple of chunk 4"),
     ({"window": 6, "chunk": 4, "local": "overlap"}, "not a multiple of chunk 4"),
-    ({"heads": 3}, "not a multiple of heads 3")])
+    ({"mode": "non_causal"}, "non_causal.*positions='rotary'"), ({"heads": 3}, "not a multiple of heads 3")])
 def test_refused_sizes(settings, message):
     with pytest.raises(ConfigError, match=message):
         build(Config(**settings))
@@ -81,6 +81,16 @@ def test_cost_counts_every_pair():
     """flops against a loop over tokens, for each kind of window."""
     for config in Config.cases().values():
         mixer = build(config)
+        if config.mode == "non_causal":
+            E = mixer.extension
+            pairs = [sum(p // config.window * config.window - E <= j < (p // config.window + 1) * config.window + E
+                         for j in range(59)) + config.rank for p in range(59)]
+            assert mixer.cost(58).step_flops == mixer.cost(59).flops
+            token = (mixer.cost(59).flops - sum(pairs) * 4 * WIDTH) / 59
+            matrices = sum(p.numel() for p in mixer.parameters() if p.dim() > 1 and p.shape[1] == WIDTH)
+            shared = 0 if config.weights_from == "input" else 2 * WIDTH * config.rank      # a head's map, used by each head
+            assert token == 2 * matrices + shared + 4 * config.rank * WIDTH
+            continue
         near = {"sliding": lambda p, w: min(p + 1, w), "blocks": lambda p, w: p % w + 1,
                 "overlap": lambda p, w: p % w + 1 + (w if p >= w else 0)}[config.local]
         pairs = [near(p, config.window) + p // config.chunk * config.rank for p in range(60)]
@@ -90,3 +100,20 @@ def test_cost_counts_every_pair():
         assert places == (2 * WIDTH**2 * (min(59, config.window) + 59 // config.chunk * config.rank)
                           if config.positions == "relative" else 0)
         assert [mixer.cost(n).step_flops for n in range(60)] == [first + n * per_pair for n in pairs]
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 11])
+@pytest.mark.parametrize(("extension", "sides"), [(None, 2), (0, 0), (4, 4), (9, 9)])
+@torch.no_grad()
+def test_the_formula_both_ways(extension, sides, n):
+    """One head: a block of 4, `sides` tokens before and after it, and three means of the whole document."""
+    mixer = build(Config(mode="non_causal", heads=1, window=4, rank=3, positions="none", extension=extension))
+    x = tokens(n, WIDTH)
+    q, k, v = mixer.proj_q(x), mixer.norm_near(mixer.proj_k(x)), mixer.norm_near(mixer.proj_v(x))
+    far_k, far_v = (mixer.norm_far(mixer.weights_proj(x).softmax(0).T @ t) for t in (k, v))
+    expected = []
+    for i in range(n):
+        near = slice(max(i // 4 * 4 - sides, 0), i // 4 * 4 + 4 + sides)
+        expected.append((torch.cat((k[near], far_k)) @ q[i] / 4).softmax(0) @ torch.cat((v[near], far_v)))
+    y = mixer(x[None], Layout.dense(1, n))[0]
+    assert torch.allclose(y, mixer.out_proj(torch.stack(expected)), atol=1e-12)
