@@ -40,6 +40,13 @@ def clone(cache: Any) -> Any:
     return changed(cache, lambda tensor: tensor.detach().clone())
 
 
+def compact(cache: Any) -> Any:
+    """The same cache, every tensor in memory of its own size: a window cut from a long prompt keeps the prompt alive."""
+    if all(_is_compact(tensor) for tensor in tensors(cache)):
+        return cache
+    return changed(cache, lambda tensor: tensor if _is_compact(tensor) else tensor.clone())
+
+
 def select(cache: Any, index_R: torch.Tensor, rows: int) -> Any:
     """The rows index_R (int64) of a cache of `rows` rows, in memory of their own.
 
@@ -83,6 +90,10 @@ def skeleton(value: Any) -> Any:
     if _is_holder(value):
         return (type(value), skeleton(vars(value)))
     return value if isinstance(value, (int, float, str, bool, type(None), torch.dtype)) else type(value)
+
+
+def _is_compact(tensor: torch.Tensor) -> bool:
+    return tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.element_size()
 
 
 def _skipped(first: torch.Tensor, parts: Iterable) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Which ways of calling a transformers model give what the plain pass over one bare row gives.
 
+    batch   rows of equal length in one pass                               else: every row alone
     right   rows of unequal length in one pass, tokens first, no cache     else: one pass per length
     cache   going on from the memory that a call returned, for a copy and  else: the whole text again for every token
             for selected rows as for the original
@@ -31,13 +32,14 @@ from kernels.layout import Layout
 if TYPE_CHECKING:
     from models.adapters.huggingface import HuggingFaceModel
 
-# Largest difference over largest logit that is still rounding: 30 times what other shapes of the same plain pass cost,
-# between these bounds. Measured: rounding 1e-7 to 6e-7 on models of two to four layers, faults from 3e-5 (two random
+# Largest difference over largest logit that is still rounding: 30 times what shorter plain passes
+# cost, between these bounds. Measured: rounding 1e-7 to 6e-7 on models of two to four layers, faults from 3e-5 (two random
 # layers of Jamba) to 2.
 LEAST, MOST, ROUNDINGS = 1e-5, 1e-4, 30
 LENGTHS, MORE = (2, 5, 9, 5), 3
 SHORT_LENGTHS, SHORT_MORE = (1, 2, 3, 2), 1     # for models that can place fewer than a dozen tokens
 TOLD = {
+    "batch": ("rows of equal length in one pass", "every row runs alone"),
     "right": ("rows of unequal length in one pass", "rows run in groups of equal length"),
     "cache": ("going on from its own memory", "the whole text is read again for every token"),
     "rows": ("several rows on one memory", "prompts are read and answered one at a time"),
@@ -53,6 +55,7 @@ class Ways:
     """How a model may be called; `differences` is what was measured of each way, inf where it raised, and `allowed`
     what counted as rounding."""
 
+    batch: bool = False
     right: bool = False
     cache: bool = False
     rows: bool = False
@@ -80,7 +83,8 @@ def examine(model: HuggingFaceModel) -> Ways:
     alone = [model._call(text[None])[0][0] for text in texts]
     if not all(logits.isfinite().all() for logits in alone):
         raise ConfigError(f"{model.family}: logits of random tokens are not finite; are the weights damaged?")
-    limit = min(MOST, max(LEAST, ROUNDINGS * _rounding(model, texts, alone, more)))
+    cuts = [difference(model._call(text[None, :-more])[0][0], each[:-more]) for text, each in zip(texts, alone)]
+    limit = min(MOST, max(LEAST, ROUNDINGS * max(cuts)))       # what a shorter pass changes: the order of sums
     longest = lengths.index(max(lengths))
     _check_causal(model, texts[longest], alone[longest])
     found: dict[str, float] = {}
@@ -97,26 +101,22 @@ def examine(model: HuggingFaceModel) -> Ways:
     def streamed() -> float:
         return _streamed(model, texts, alone, lengths, more)
 
-    measure("right", Ways(right=True), lambda: _whole(model, texts, alone))
+    batched = measure("batch", Ways(batch=True), lambda: _whole(model, texts[-1:] * 3, alone[-1:] * 3))
+    if batched:
+        measure("right", Ways(batch=True, right=True), lambda: _whole(model, texts, alone))
     if measure("cache", Ways(cache=True), streamed):
-        if measure("rows", Ways(cache=True, rows=True), streamed):
+        if batched and measure("rows", Ways(cache=True, rows=True), streamed):
             measure("left", Ways(cache=True, rows=True, left=True), streamed)
         measure("pieces", Ways(cache=True, pieces=True),
                 lambda: _pieces(model, texts[longest], alone[longest], lengths[longest]))
     return Ways(**usable, allowed=limit, differences=found)
 
 
-def _rounding(model: HuggingFaceModel, texts: list[torch.Tensor], alone: list[torch.Tensor], more: int) -> float:
-    """What a cut and a batch of equal rows change in a plain pass: nothing but the order of sums."""
-    cut = max(difference(model._call(text[None, :-more])[0][0], logits[:-more]) for text, logits in zip(texts, alone))
-    return max(cut, difference(model._call(texts[-1].expand(3, -1))[0][1], alone[-1]))
-
-
 def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Largest difference over largest expected value; inf for what is not finite."""
     if not found.isfinite().all():
         return float("inf")
-    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+    return ((found - expected).detach().abs().max() / expected.detach().abs().max().clamp(min=1e-30)).item()
 
 
 def _check_causal(model: HuggingFaceModel, text: torch.Tensor, alone: torch.Tensor) -> None:
@@ -129,7 +129,7 @@ def _check_causal(model: HuggingFaceModel, text: torch.Tensor, alone: torch.Tens
 
 
 def _whole(model: HuggingFaceModel, texts: list[torch.Tensor], alone: list[torch.Tensor]) -> float:
-    """Rows of unequal length in one pass."""
+    """Rows in one pass."""
     lengths = [len(text) for text in texts]
     ids_BL = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
     logits_BLE = model(ids_BL, Layout.right_padded(lengths, device=ids_BL.device))

@@ -34,9 +34,10 @@ class Group:
     tokens: tuple[torch.Tensor, ...] | None = None
 
     def tensors(self) -> list[torch.Tensor]:
-        """Everything held."""
+        """Everything held of the rows; single numbers in a cache are its class's settings."""
         masks = [] if self.mask_BL is None else [self.mask_BL]
-        return [self.count_B, *masks, *hf_cache.tensors(self.cache), *(self.tokens or ())]
+        cached = [tensor for tensor in hf_cache.tensors(self.cache) if tensor.ndim]
+        return [self.count_B, *masks, *cached, *(self.tokens or ())]
 
     def pick(self, places: Sequence[int], rows: Sequence[int]) -> Group:
         """The rows at these places of the group, under new numbers; memory of their own."""

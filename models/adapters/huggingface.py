@@ -28,7 +28,7 @@ from models.adapters.hf_state import Group, HFState
 from models.cost import Abilities, Cost
 from models.mixer import check_fits, check_length, check_no_prefix
 
-CACHES = ("cache", "past_key_values", "state", "cache_params")     # names under which families return their memory
+CACHES = ("cache", "state", "past_key_values", "cache_params")     # names under which families return their memory
 PROBES = (8, 16)                                                   # tokens; does the state grow between them?
 
 
@@ -53,7 +53,8 @@ class HuggingFaceModel(nn.Module):
         if getattr(model, "is_quantized", False):
             raise UnsupportedUse(f"{type(model).__name__} is quantised, so it cannot be checked in float32; "
                                  "load the unquantised weights")
-        self.model = model.eval()
+        self.model = model
+        self.eval()                                # without dropout; generation restores what it finds
         self.family = str(getattr(model.config, "model_type", type(model).__name__))
         self._accepts = frozenset(inspect.signature(model.forward).parameters)
         text = model.config.get_text_config(decoder=True)
@@ -85,7 +86,7 @@ class HuggingFaceModel(nn.Module):
         index_NS, rows = layout.unpack()           # one document a row, its tokens first
         ids_NS = torch.where(rows.real_BL, ids_BL.flatten()[index_NS], 0)
         flat = None
-        for group in _alike(rows.lengths, together=self.ways.right):
+        for group in _alike(rows.lengths, self.ways.batch, self.ways.right):
             longest = max(rows.lengths[row] for row in group)
             if not longest:
                 continue
@@ -150,7 +151,7 @@ class HuggingFaceModel(nn.Module):
         """Row numbers that begin together."""
         if self.ways.cache and not self.ways.rows:
             return [[row] for row in range(len(lengths))]
-        return _alike(lengths, together=self.ways.left or not self.ways.cache)
+        return _alike(lengths, True, self.ways.left or not self.ways.cache)
 
     # ------------------------------------------------------------------------------------------------- the two ways on
     def _go_on(self, groups: Sequence[tuple[Group, int]], ids_BL: torch.Tensor, layout: Layout, all_logits: bool,
@@ -209,6 +210,8 @@ class HuggingFaceModel(nn.Module):
         logits_GSE, cache = self._call(ids_GS, mask_GS, position_GS.clamp(min=0), group.cache, True, not all_logits)
         if cache is None:
             raise StateError(f"{self.family}: the model returned no cache under {' or '.join(CACHES)}")
+        if S > 1:
+            cache = hf_cache.compact(cache)
         keeps = mask_GS if hf_cache.columns(cache) else None               # a memory without columns needs no mask
         return logits_GSE, Group(group.rows, group.count_B + length_G, cache, keeps)
 
@@ -291,14 +294,15 @@ class HuggingFaceModel(nn.Module):
         """
         if dtype not in (None, self.dtype):
             raise UnsupportedUse(f"cost: the state is measured, and the model is in {self.dtype}; use .to({dtype}) first")
+        from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.utils.flop_counter import FlopCounterMode
 
-        with FlopCounterMode(display=False) as whole:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as whole:      # the products, seen one by one
             state = self._state_after(length)
         held = state.nbytes
         if self._limit is not None and length >= self._limit:              # no room for one more: count the last one
             state = self._state_after(length - 1)
-        with FlopCounterMode(display=False) as step:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as step:
             self.step(torch.zeros(1, dtype=torch.int64, device=self.device), state)
         return Cost(sum(p.numel() for p in self.parameters()), whole.get_total_flops(), step.get_total_flops(), held)
 
@@ -316,9 +320,11 @@ def _check_rows(use: str, ids_BL: torch.Tensor, layout: Layout) -> None:
     check_fits(ids_BL, layout)
 
 
-def _alike(lengths: Sequence[int], together: bool) -> list[list[int]]:
-    """Row numbers that run in one call: all, or those of one length."""
-    if together:
+def _alike(lengths: Sequence[int], batch: bool, ragged: bool) -> list[list[int]]:
+    """Row numbers that run in one call: all, those of one length, or each alone."""
+    if not batch:
+        return [[row] for row in range(len(lengths))]
+    if ragged:
         return [list(range(len(lengths)))] if lengths else []
     return [[row for row, each in enumerate(lengths) if each == length] for length in sorted(set(lengths))]
 
