@@ -48,11 +48,16 @@ def read(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Imported:
 
 
 def read_preset(name: str, tensors: dict[str, torch.Tensor]) -> Imported:
-    """Weights without a config, as the published model of that name. ConfigError for one that is none of these."""
+    """Weights without a config, as the published model of that name. ConfigError as `published`, and as `read`."""
+    return _filled(published(name), named(tensors), describe(name).conflicts)
+
+
+def published(name: str) -> ModelConfig:
+    """The config of a released Based or JRT model. ConfigError for a preset that is none of these."""
     known = [one for one in preset_names("published") if _ours(describe(one).build())]
     if name not in known:
         raise ConfigError(f"preset {name!r} is no released Based or JRT model; there are {', '.join(known)}")
-    return _filled(describe(name).build(), named(tensors), [*describe(name).conflicts])
+    return describe(name).build()
 
 
 def _ours(config: ModelConfig) -> bool:

@@ -24,6 +24,7 @@ def import_model(folder: str | Path, preset: str | None = None) -> Imported:
     """
     folder = Path(folder)
     if preset is not None:
+        released.published(preset)                  # refused before anything large is read
         return released.read_preset(preset, read_tensors(folder))
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; expected that of a checkpoint, with {CONFIG} and weights")

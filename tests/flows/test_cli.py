@@ -21,6 +21,8 @@ FROZEN = {
     "doctor": ["--json"],
     "down": [],
     "evaluate": ["--checkpoint", "--dry-run", "--flow", "--json", "--prompts", "--set", "--strategy", "--task"],
+    "export": ["--force", "--json", "CHECKPOINT", "FOLDER"],
+    "import": ["--force", "--json", "--preset", "--tokenizer", "FOLDER", "PATH"],
     "list": ["--json", "--kind"],
     "models": ["--json", "--only"],
     "models mixers": ["--json"],
