@@ -57,6 +57,19 @@ def test_a_row_without_tokens_keeps_its_bits():
     assert torch.equal(after[0], state[0]) and not torch.equal(after[1], state[1])
 
 
+@pytest.mark.parametrize("backend", ["naive", "chunked"])
+def test_pads_may_hold_anything(backend):
+    """NaN and inf reach neither real outputs, nor the state, nor a gradient."""
+    lengths, found = torch.tensor([4, 1]), []
+    for poison in (0.0, math.nan, math.inf):
+        x = torch.where((torch.arange(L) < lengths[:, None])[..., None], draw(B, L, D), poison).requires_grad_()
+        y, state = diagonal_scan(x, *waves(torch.float64), lengths_B=lengths, backend=backend, return_state=True)
+        (y[0, :4].sum() + y[1, :1].sum() + state.sum()).backward()
+        found.append((y[0, :4], y[1, :1], state, x.grad))
+    for results in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results, found[0]))
+
+
 def test_nothing_to_read():
     y, state = diagonal_scan(torch.ones(B, 0, D), *waves(), return_state=True)
     assert y.shape == (B, 0, R, D) and torch.equal(state, empty_state(B, D, N, torch.float32))
