@@ -15,6 +15,8 @@ from flows import cli
 # command -> its options and arguments. A change here is a change of the interface: say so in CHANGELOG.md.
 FROZEN = {
     "": ["--debug", "--home"],
+    "ask": ["--cloze", "--document", "--json", "--max-tokens", "--order", "--question", "--strategy", "--tokenizer",
+            "CHECKPOINT"],
     "bench": ["--dry-run", "--flow", "--json", "--list", "--preset", "--set"],
     "cloze": ["--dry-run", "--flow", "--json", "--limit", "--order", "--set", "--source", "--task", "--template",
               "--tokenizer"],
@@ -31,7 +33,7 @@ FROZEN = {
     "show": ["--json", "ARTIFACT"],
     "status": ["--json"],
     "study list": ["--json"],
-    "study run": ["--dry-run", "--json", "--set", "STUDY"],
+    "study run": ["--dry-run", "--json", "--only", "--set", "STUDY"],
     "study show": ["--json", "--set", "STUDY"],
     "tokenise": ["--dry-run", "--flow", "--json", "--set", "--source", "--tokenizer"],
     "up": ["--detach"],
@@ -151,7 +153,7 @@ def test_an_interruption_is_code_130(reread, monkeypatch):
 # ---------------------------------------------------------------------------------------------------------- JSON forms
 def test_json_of_study_list(reread):
     found = reread("study", "list", "--json").json
-    assert [study["name"] for study in found] == ["quick", "evening", "smoke"]
+    assert [study["name"] for study in found] == ["quick", "evening", "zoo", "smoke"]
     assert all(set(study) == {"name", "about", "architectures", "tasks", "estimated_minutes"} for study in found)
     assert found[0]["architectures"] == ["based", "jrt", "transformer"]
     assert found[0]["tasks"] == ["disjoint", "lookup", "pydocs"]
