@@ -57,8 +57,9 @@ class ProbSparse(WholeDocumentMixer):
     def choose(self, q_BHNK: torch.Tensor, k_BHNK: torch.Tensor) -> torch.Tensor:
         """(B, H, count): numbers of the queries that attend; scores before any scale."""
         N = q_BHNK.shape[2]
-        sampled_BHNUK = k_BHNK[:, :, self.sampled(N).to(k_BHNK.device)]
-        score_BHNU = torch.einsum("bhnk,bhnuk->bhnu", q_BHNK, sampled_BHNUK)
+        index_UN = self.sampled(N).T.to(k_BHNK.device)
+        # one sample at a time: all at once would hold N U K numbers a head
+        score_BHNU = torch.stack([(q_BHNK * k_BHNK[:, :, index_N]).sum(-1) for index_N in index_UN], -1)
         return (score_BHNU.amax(-1) - score_BHNU.sum(-1) / N).topk(self.count(N)).indices
 
     def sampled(self, N: int) -> torch.Tensor:

@@ -28,8 +28,7 @@ def test_outputs_are_averages_of_values(mis):
 
 
 @torch.no_grad()
-def test_one_landmark_a_token_is_softmax_attention_where_queries_are_alike():
-    """A single landmark, mu = q + k of a single token: the estimate is exact, the token's value."""
+def test_a_single_token_gets_its_value():
     mixer = registry.build(Config(heads=2, landmarks=1, maps="none", mis="bh"), 16, seed=0).double().eval()
     q, k, v = torch.randn(3, 1, 2, 1, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(mixer.attend(q, k, v), v)
