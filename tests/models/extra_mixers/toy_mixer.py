@@ -59,4 +59,5 @@ class ToyMixer(Mixer):
 
     def cost(self, length: int, dtype: torch.dtype = torch.float32) -> Cost:
         D, item = self.width, 8 if dtype == torch.float64 else 4
-        return Cost(self.parameter_count(), length * 4 * D * D, 4 * D * D, D * item + 16)
+        token = 4 * D * D + 2 * D
+        return Cost(self.parameter_count(), length * token, token, D * item + 16)
