@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -93,8 +93,15 @@ def answer(prompts: Sequence[Prompt], model, tokenizer, spec: EvaluateSpec, maxi
     return {prompt.key: done[prompt.key] for prompt in prompts}
 
 
+def generate(prompt: Prompt, model, tokenizer, spec: EvaluateSpec, maximum_new: int,
+             stop: Callable[[int], bool]) -> list[int]:
+    """What the model goes on with after one prompt, as in an evaluation; `stop` sees every token as it is chosen."""
+    limit, pad = _prefix_limit(spec, model), _pad(spec, model, tokenizer)
+    return _greedy([prompt], model, spec, limit, maximum_new, stop, pad)[0]
+
+
 def _greedy(group: Sequence[Prompt], model, spec: EvaluateSpec, limit: int | None, maximum_new: int,
-            stop: frozenset[int], pad: int) -> list[list[int]]:
+            stop: frozenset[int] | Callable[[int], bool], pad: int) -> list[list[int]]:
     """One call of greedy. The prefix of `left_pad` is set by the prompt alone, for each prompt apart."""
     from models import greedy
 
