@@ -140,7 +140,7 @@ def _loading(model: LanguageModel, known: Provenance) -> str:
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n",
         'folder = "."                              # where this file lies',
         "model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)",
-        "tokenizer = AutoTokenizer.from_pretrained(folder)",
+        "tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)",
         'inputs = tokenizer(["a first prompt", "another one"], padding=True, return_tensors="pt")',
         "new = model.generate(inputs.input_ids, attention_mask=inputs.attention_mask, max_new_tokens=48)",
         "print(tokenizer.batch_decode(new[:, inputs.input_ids.shape[1]:], skip_special_tokens=True))",

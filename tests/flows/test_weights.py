@@ -48,7 +48,7 @@ def test_out_and_back(reread, trained, tmp_path):
         "README.md", "config.json", "model.safetensors", "modeling_reread.py", "tokenizer.json", "generation_config.json"}
     ours = load_model(store.path(checkpoint))
     theirs = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
-    ids = AutoTokenizer.from_pretrained(out)("7 9 200 31", return_tensors="pt").input_ids
+    ids = AutoTokenizer.from_pretrained(out, trust_remote_code=True)("7 9 200 31", return_tensors="pt").input_ids
     assert ids.tolist() == [[7, 9, 200, 31]]
     assert torch.equal(theirs(ids).logits, ours(ids, Layout.dense(1, 4)))
 

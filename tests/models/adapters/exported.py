@@ -26,7 +26,7 @@ def answers(asked: dict) -> dict[str, torch.Tensor]:
                              eos_token_id=None, use_cache=use_cache)
         found[name] = new[:, tensors["left"].shape[1]:]
     if asked["text"]:
-        tokenizer = AutoTokenizer.from_pretrained(asked["folder"])
+        tokenizer = AutoTokenizer.from_pretrained(asked["folder"], trust_remote_code=True)
         inputs = tokenizer(asked["text"], padding=True, return_tensors="pt")
         new = model.generate(inputs.input_ids, attention_mask=inputs.attention_mask, max_new_tokens=asked["new"])
         found["text"] = torch.tensor(list("\n".join(tokenizer.batch_decode(
