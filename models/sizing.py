@@ -23,7 +23,7 @@ from models.layers import Block
 
 TOLERANCE = 0.02                    # share of the target that a matched size may be off
 START, LARGEST = 128, 1 << 16       # first size and largest size that `match` tries
-SIDES, FAR = 2, 300                 # admissible sizes compared on either side of the best; how far off they may lie
+SIDES, FAR = 3, 300                 # admissible sizes compared on either side of the best; how far off they may lie
 
 Figure = Literal["parameters", "state_bytes"]
 
