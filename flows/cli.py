@@ -178,6 +178,32 @@ def evaluate(
 
 
 @app.command()
+def ask(
+    checkpoint: Annotated[str, typer.Argument(
+        metavar="CHECKPOINT", help="Its id or first letters, a folder written by save_model, or hf:<folder or hub name>.")],
+    document: Annotated[str, typer.Option(metavar="FILE", help="The text to ask about; - reads stdin.")],
+    question: Annotated[str, typer.Option(metavar="TEXT", help="What to ask; also the line to complete.")],
+    cloze: Annotated[str | None, typer.Option(metavar="TEXT", help="The line to complete, if not the question.")] = None,
+    order: Annotated[str, typer.Option(help="Of document and question: default, question_first, twice, ...")] = "default",
+    strategy: Annotated[str, typer.Option(help="How a prefix model reads: left_pad, iterate, ...")] = "left_pad",
+    max_tokens: Annotated[int, typer.Option(metavar="N", help="The answer ends here, or at a line end.")] = 48,
+    tokenizer: Annotated[str | None, typer.Option(help="For a model without its own: gpt2, bytes, hf:<name>.")] = None,
+    json: Json = False,
+) -> None:
+    """Ask a model about a document: the answer as it comes, then its state's size and its speed.
+
+    The document is cut at its end where prompt and answer would exceed what the model can place.
+
+    Example: reread ask checkpoint-0123 --document notes.txt --question 'dtype :' --order twice
+
+    Example: reread ask hf:gpt2 --document - --question 'The capital is' --max-tokens 8 --json < notes.txt
+    """
+    from flows.commands.ask import run_ask
+
+    run_ask(checkpoint, document, question, cloze, order, strategy, max_tokens, tokenizer, json)
+
+
+@app.command()
 def bench(
     preset: Annotated[
         Literal["quick", "gate", "long", "decode", "models", "growth", "lavo", "table5", "full"],

@@ -17,9 +17,12 @@ def load(source: str, *, revision: str | None = None, trust_remote_code: bool = 
     architecture is unknown or has no causal head, or needs code that was not allowed to run).
     """
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import logging as bars
 
     check_place(source)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(source, **options)
         if getattr(config, "quantization_config", None) is not None:
@@ -29,6 +32,9 @@ def load(source: str, *, revision: str | None = None, trust_remote_code: bool = 
                                                            output_loading_info=True, **options)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise _translated(source, error) from error
+    finally:
+        if shown:
+            bars.enable_progress_bar()
     missing, wrong = sorted(info["missing_keys"]), sorted(map(str, info.get("mismatched_keys") or ()))
     if missing or wrong:
         raise ConfigError(f"{source}: its weights do not fill a {type(model).__name__}: missing {missing[:3]}, of another "
