@@ -26,6 +26,8 @@ def test_draws_belong_to_length_layer_and_seed():
     assert torch.equal(build(factor=1).sampled(20), drawn)
     for other in (build(layer=1, factor=1).sampled(20), build(factor=1, seed=1).sampled(20), mixer.sampled(21)[:20]):
         assert not torch.equal(other, drawn)
+    same_stream = mixer.sampled(128).flatten()[:64 * 5] % 64 == mixer.sampled(64).flatten()
+    assert not same_stream.all(), "the seed leaves the length out"
 
 
 @torch.no_grad()
