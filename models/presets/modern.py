@@ -61,6 +61,9 @@ MODELS = {
     "gated_delta_net": Modern("gated delta rule, heads of 256", GATED_DELTA, {"360m": 2112, "1.3b": 4544}),
     "hybrid": Modern("three gated delta layers to one of attention, six times", _joined(GATED_DELTA, ATTENTION),
                      {"360m": 2240, "1.3b": 4864}, plan=("gated_delta_net",) * 3 + ("attention",)),
+    "prefix_delta": Modern("JRT's prefix on a gated delta rule, heads of 256",
+                           _both("prefix_delta", {"heads": 3}, {"heads": 6}), {"360m": 1280, "1.3b": 3008},
+                           more=(("prefix_tokens", 1024),)),
 }
 
 
