@@ -14,7 +14,7 @@ from kernels.diagonal_scan import diagonal_scan, diagonal_step, empty_state
 from kernels.layout import Layout
 from models.initialise import Linear, draw_normal
 from models.mixer import Abilities, Cost, Mixer, take_slots
-from models.modes import abilities_in, mode_field
+from models.modes import abilities_in, mode_field, real_counts
 from models.state import State
 from models.state_space import StepConfig, draw_log, drawn_log_steps
 
@@ -100,7 +100,7 @@ class S4D(Mixer):
             return self._output(self._read_both_ways(x_BLD, layout), x_BLD), None
         if state is None:
             return self._output(diagonal_scan(x_BLD, *self.waves()), x_BLD), None
-        y, h = diagonal_scan(x_BLD, *self.waves(), lengths_B=layout.lengths_B, return_state=True,
+        y, h = diagonal_scan(x_BLD, *self.waves(), lengths_B=real_counts(layout), return_state=True,
                              state=None if layout.offset_B is None else state["h"])
         return self._output(y, x_BLD), state.advanced(layout.lengths_B, h=h)
 
