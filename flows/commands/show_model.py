@@ -108,14 +108,15 @@ def _preset(found: dict[str, Any]) -> None:
     _paragraph("parameters  ", "; ".join([f"{found['parameters']:,}", *published]))
     _paragraph("cost        ", f"{short(found['flops_per_token'])} FLOPs a token, forward, in a text of {LENGTHS[0]:,}")
     _paragraph("state       ", ", ".join(f"{size(states[str(length)])} after {length:,} tokens" for length in LENGTHS))
-    _paragraph("abilities   ", can(found["abilities"]))
+    able = can(found["abilities"]).rpartition(", ")[0]
+    _paragraph("abilities   ", f"{able}; state {found['abilities']['growth']} in the length of the text")
     mlp = "no MLP" if config["mlp"] is None else f"{config['mlp_kind']} MLP of {config['mlp']:,}"
     _paragraph("trunk       ", f"width {config['width']:,}, {len(found['layers'])} layers, vocabulary {config['vocabulary']:,}, {mlp}, "
                                f"{config['norm']} norm, {config['positions'].replace('none', 'no')} positions, "
                                f"{'tied' if config['tie'] else 'separate'} head")
     for name, settings in config["mixers"].items():
         given = ", ".join(f"{key} {value}" for key, value in settings.items() if key != "kind" and value is not None)
-        _paragraph(f"{name:<12}", f"{settings['kind']}: {given}" if given else settings["kind"])
+        _paragraph(f"{name:<11} ", f"{settings['kind']}: {given}" if given else settings["kind"])
     say()
     _layers(found)
     for number, conflict in enumerate(found["conflicts"]):

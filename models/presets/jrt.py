@@ -19,8 +19,8 @@ WINDOW = {"kind": "sliding_window", "heads": 16, "window": 129}
 
 WINDOW_CONFLICT = ("window: Table 15 (JRT) prints 64/16, Table 16 (Based) 128. The released window_size 256 of both looks 128 tokens "
                    "back, 129 keys: taken here")
-LAYERS_CONFLICT = ("layers: Table 15 prints 26 in all but lists 5 + 5 + 17. The released 26 are 5 prefix, 5 window and 16 convolution; "
-                   "17 convolutions belong to Based's 27 layers and would give 369.17M")
+LAYERS_CONFLICT = ("layers: Table 15 prints 26 in all but lists 5 + 5 + 17. The released 26 are 5 prefix, 5 window and 16 convolution and "
+                   "make the printed 356M; the 17th convolution belongs to Based's 27 layers and would make 369.17M here")
 DECAY_CONFLICT = ("Based 360M: the released file uses decay (fixed_decay, decay_proj) and 27 layers, and names modules and arguments "
                   "that its repository lacks, so that it does not run as it is; based-360m-26 is the form of the other models")
 DEMO_CONFLICT = ("the SlimPajama demo configuration (learning rate 0.005, 12k steps, 200 of warm-up) is not the paper's training")

@@ -47,7 +47,7 @@ def test_show_prints_plan_counts_sources_and_conflicts(reread):
     assert "3-5 conv base_conv 6,302,720 6,291,456 16.4 kB 16.4 kB" in text
     assert "1 based based 2,637,824 6,291,456" in text          # 2,621,440 and 16 x 1,024 of the decay
     assert "window: Table 15 (JRT) prints 64/16" in text and "27 layers" in text
-    assert "causal, O(1)" in text and "width 1,024, 27 layers" in text and "no positions" in text
+    assert "abilities causal; state constant in the length" in text and "width 1,024, 27 layers" in text and "no positions" in text
 
 
 def test_json_of_show_adds_up(reread):

@@ -49,6 +49,9 @@ def test_a_sketch_counts_as_the_model_does(name):
     model, sketch = meta(name), Sketch(preset(name))
     assert sketch.able == model.able and sketch.parameters == sum(p.numel() for p in model.parameters())
     assert [part.parameters for part in sketch.parts] == [sum(p.numel() for p in block.parameters()) for block in model.blocks]
+    assert [part.mixer for part in sketch.parts] == [block.mixer.parameter_count() for block in model.blocks]
+    assert [part.norms for part in sketch.parts] == [sum(p.numel() for key, p in block.named_parameters() if key.startswith("norm"))
+                                                     for block in model.blocks]
     for length in (1, 777):
         assert sketch.cost(length) == model.cost(length)
         assert sum(cost.state_bytes for cost in sketch.layer_costs(length)) == model.cost(length).state_bytes
