@@ -21,6 +21,7 @@ from tasks.sources.pydocs import normalise
 from tasks.specs import ClozeSpec, EvaluateSpec
 
 ENDLESS = 1 << 40        # tokens: the budget of a model that can place any number
+LEAST = 8                # tokens: less of a document than this is none
 ORDERS = tuple(order for order, parts in prompts.PARTS.items() if "X" not in parts)      # those without other text
 
 
@@ -41,7 +42,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of it. state_bytes: live, after the last token; seconds of the prompt and of the tokens after it."""
+    """What came of it. state_bytes: live, after the prompt; seconds of the prompt and of the tokens after it."""
 
     text: str
     ids: tuple[int, ...]
@@ -70,7 +71,9 @@ def write(document: str, question: str, cloze: str, order: str, tokenizer: Any, 
         raise SpecError(f"the model can place {limit} tokens, too few for a document and a question")
     spec = ClozeSpec(task="ask", orders=(order,), budget="total", total_tokens=total, generation_tokens=maximum_new)
     composer = Composer(spec, EvalTask(), tokenizer, controls=("none",))
-    frame = len(prompts.compose(order, "", question, cloze).text)
+    frame = prompts.compose(order, "", question, cloze).text
+    if len(tokenizer.encode_batch([frame])[0]) + LEAST * composer.copies > composer.room:
+        raise _no_room(maximum_new, limit)
 
     def composed(text: str) -> list | Rejection:
         item = Item("ask", "document", text, question, cloze, (), "ask")
@@ -80,13 +83,17 @@ def write(document: str, question: str, cloze: str, order: str, tokenizer: Any, 
     if isinstance(rows, Rejection):
         rows = _by_words(document, tokenizer, composer, composed)
     if isinstance(rows, Rejection):
-        raise SpecError(f"the question and {maximum_new} tokens of answer leave no room for the document in the "
-                        f"{limit} tokens that the model can place; shorten the question or lower --max-tokens")
+        raise _no_room(maximum_new, limit)
     [row] = rows
-    shown = document[:(len(row.prompt) - frame) // composer.copies]
+    shown = document[:(len(row.prompt) - len(frame)) // composer.copies]
     [prompt] = distinct([row.prompt], [row.tokens], [row.tail_tokens], tokenizer, True, EvaluateSpec().keep_out)
     whole, part = (len(ids) for ids in tokenizer.encode_batch([document, shown]))
     return Question(row.prompt, prompt, whole, part)
+
+
+def _no_room(maximum_new: int, limit: int | None) -> SpecError:
+    return SpecError(f"the question and {maximum_new} tokens of answer leave no room for the document in the {limit} tokens "
+                     "that the model can place; shorten the question or lower --max-tokens")
 
 
 def _by_words(document: str, tokenizer: Any, composer: Composer, composed: Callable) -> list | Rejection:
@@ -127,7 +134,7 @@ def ask(question: Question, model: Any, tokenizer: Any, spec: EvaluateSpec, maxi
 
 
 class Watched:
-    """A model that notes the size of the state it last returned; everything else is the model's own."""
+    """A model that notes the size of the state it first returned; everything else is the model's own."""
 
     def __init__(self, model: Any) -> None:
         self._model, self.state_bytes = model, 0
@@ -137,12 +144,6 @@ class Watched:
 
     def prefill(self, *given: Any, **named: Any) -> tuple[Any, Any]:
         """As the model's."""
-        return self._noted(self._model.prefill(*given, **named))
-
-    def step(self, *given: Any, **named: Any) -> tuple[Any, Any]:
-        """As the model's."""
-        return self._noted(self._model.step(*given, **named))
-
-    def _noted(self, found: tuple[Any, Any]) -> tuple[Any, Any]:
-        self.state_bytes = found[1].nbytes
-        return found
+        logits_BE, state = self._model.prefill(*given, **named)
+        self.state_bytes = self.state_bytes or state.nbytes
+        return logits_BE, state
