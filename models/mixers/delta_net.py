@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from kernels.delta_scan import delta_scan, delta_step
 from kernels.layout import Layout
@@ -55,9 +56,9 @@ class DeltaNet(MatrixMixer):
     def placed(self, q_BLHK: torch.Tensor, k_BLHK: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
         return unit(q_BLHK), unit(k_BLHK)
 
-    def beta(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., H): strength of the token's write."""
-        logits = self.proj_beta(x)
+    def beta(self, x: torch.Tensor, projection: nn.Module | None = None) -> torch.Tensor:
+        """(..., H): strength of the token's write, by proj_beta unless another projection is given."""
+        logits = (projection or self.proj_beta)(x)
         return logits.to(self.sum_dtype(logits.dtype)).sigmoid() * (2 if self.config.negative_eigenvalues else 1)
 
     def scan(self, x_BLD: torch.Tensor, q_BLHK, k_BLHK, v_BLHV, **options: Any) -> Any:

@@ -12,8 +12,8 @@ from torch import nn
 
 from kernels.delta_scan import delta_scan, delta_step
 from models.initialise import Linear
-from models.matrix_memory import MatrixConfig, MatrixMixer, unit
-from models.mixer import Abilities
+from models.matrix_memory import MatrixConfig
+from models.mixers.delta_net import DeltaNet
 
 DECAY_RATES = (0.0, 16.0)      # exp(A_log) at first: uniform between these (Mamba-2's, kept by the layer)
 TIME_STEPS = (0.001, 0.1)      # softplus(dt_bias) at first: log-uniform between these (likewise)
@@ -45,22 +45,17 @@ class Config(GatedDeltaConfig):
         }
 
 
-class GatedDeltaNet(MatrixMixer):
+class GatedDeltaNet(DeltaNet):
     """S = a S, then S = S + b k (v - S^T k)^T, y = q S / sqrt(K); q and k of length 1, b = sigmoid(proj_beta(x)),
     log a = -exp(A_log) softplus(proj_decay(x) + dt_bias)."""
 
-    silu = True
     no_decay = frozenset({"A_log", "dt_bias"})
-    keep_init = MatrixMixer.keep_init | no_decay
+    keep_init = DeltaNet.keep_init | no_decay
 
     def __init__(self, config: GatedDeltaConfig, width: int, layer: int):
         super().__init__(config, width, layer)
-        self.proj_beta, self.proj_decay = (Linear(width, config.heads, bias=False) for _ in range(2))
+        self.proj_decay = Linear(width, config.heads, bias=False)
         self.A_log, self.dt_bias = (nn.Parameter(torch.empty(config.heads)) for _ in range(2))
-
-    @classmethod
-    def abilities(cls, config: GatedDeltaConfig) -> Abilities:
-        return Abilities()
 
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Rates and time steps of the decay as Mamba-2 draws them, the rest as matrix mixers do."""
@@ -73,18 +68,6 @@ class GatedDeltaNet(MatrixMixer):
         with torch.no_grad():
             self.A_log.copy_(rate.log())
             self.dt_bias.copy_(step.expm1().log())  # softplus of it is the step
-
-    def memory_flops(self) -> int:
-        """The recall before the write is a third product."""
-        return 6 * self.key_width * self.value_width
-
-    def placed(self, q_BLHK: torch.Tensor, k_BLHK: torch.Tensor, layout) -> tuple[torch.Tensor, torch.Tensor]:
-        return unit(q_BLHK), unit(k_BLHK)
-
-    def beta(self, x: torch.Tensor, projection: nn.Module | None = None) -> torch.Tensor:
-        """(..., H): strength of the token's write, by proj_beta unless another projection is given."""
-        logits = (projection or self.proj_beta)(x)
-        return logits.to(self.sum_dtype(logits.dtype)).sigmoid() * (2 if self.config.negative_eigenvalues else 1)
 
     def log_decay(self, x: torch.Tensor) -> torch.Tensor:
         """(..., H), at most 0."""
