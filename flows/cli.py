@@ -160,7 +160,8 @@ def cloze(
 
 @app.command()
 def evaluate(
-    checkpoint: Annotated[str, typer.Option(metavar="ID", help="Checkpoint artifact; see reread list.")],
+    checkpoint: Annotated[str, typer.Option(
+        metavar="ID", help="Checkpoint artifact, see reread list; or hf:<folder or hub name>.")],
     prompts: Annotated[str | None, typer.Option(metavar="ID", help="Prompts artifact; see reread list.")] = None,
     task: Annotated[str | None, typer.Option(help="Eval task whose prompts to write first.")] = None,
     strategy: Annotated[str | None, typer.Option(help="How a prefix model reads: left_pad, iterate, ...")] = None,

@@ -8,7 +8,7 @@ is all that is used here, and a cache of which it is not true is refused.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -59,13 +59,15 @@ def select(cache: Any, index_R: torch.Tensor, rows: int) -> Any:
     return changed(cache, lambda tensor: tensor.index_select(0, index_R) if tensor.ndim else tensor.clone())
 
 
-def joined(caches: Sequence[Any]) -> Any | None:
-    """The rows of several caches in one, or None where they differ in anything but rows (lengths, windows, counters)."""
-    skeletons = [skeleton(cache) for cache in caches]
-    if any(other != skeletons[0] for other in skeletons[1:]):
-        return None
+def joined(caches: Sequence[Any]) -> Any:
+    """The rows of several caches of one skeleton in one."""
     parts = zip(*(tensors(cache) for cache in caches))
-    return changed(caches[0], lambda first: torch.cat(next(parts)) if first.ndim else _skipped(first, parts))
+
+    def join(first: torch.Tensor) -> torch.Tensor:
+        found = next(parts)
+        return torch.cat(found) if first.ndim else first.clone()
+
+    return changed(caches[0], join)
 
 
 def columns(cache: Any) -> int:
@@ -94,11 +96,6 @@ def skeleton(value: Any) -> Any:
 
 def _is_compact(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.element_size()
-
-
-def _skipped(first: torch.Tensor, parts: Iterable) -> torch.Tensor:
-    next(iter(parts))
-    return first.clone()
 
 
 def _changed(value: Any, change: Change, seen: dict[int, Any]) -> Any:

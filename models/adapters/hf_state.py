@@ -135,29 +135,23 @@ class HFState:
 
 def _merged(groups: Sequence[Group]) -> tuple[Group, ...]:
     """As few groups as the caches allow; what is remembered of a row stays the same."""
-    done: list[Group] = []
+    if len(groups) < 2:
+        return tuple(groups)
+    alike: dict[Any, list[Group]] = {}
     for group in groups:
-        for k, other in enumerate(done):
-            both = _joined(other, group)
-            if both is not None:
-                done[k] = both
-                break
-        else:
-            done.append(group)
-    return tuple(done)
+        alike.setdefault(None if group.cache is None else hf_cache.skeleton(group.cache), []).append(group)
+    return tuple(_joined(each) if len(each) > 1 else each[0] for each in alike.values())
 
 
-def _joined(first: Group, second: Group) -> Group | None:
-    rows, count_B = first.rows + second.rows, torch.cat([first.count_B, second.count_B])
-    if first.tokens is not None:
-        return Group(rows, count_B, tokens=first.tokens + second.tokens)
-    cache = hf_cache.joined([first.cache, second.cache])
-    if cache is None:
-        return None
-    masks = [first.mask_BL, second.mask_BL]
-    if any(mask is not None for mask in masks):
-        L = next(mask.shape[1] for mask in masks if mask is not None)
-        masks = [torch.ones(len(group.rows), L, dtype=torch.bool, device=count_B.device) if mask is None else mask
-                 for group, mask in zip((first, second), masks)]
-        return Group(rows, count_B, cache, torch.cat(masks))
-    return Group(rows, count_B, cache)
+def _joined(groups: Sequence[Group]) -> Group:
+    rows = tuple(row for group in groups for row in group.rows)
+    count_B = torch.cat([group.count_B for group in groups])
+    if groups[0].tokens is not None:
+        return Group(rows, count_B, tokens=tuple(text for group in groups for text in group.tokens))
+    cache = hf_cache.joined([group.cache for group in groups])
+    L = next((group.mask_BL.shape[1] for group in groups if group.mask_BL is not None), None)
+    if L is None:
+        return Group(rows, count_B, cache)
+    masks = [torch.ones(len(group.rows), L, dtype=torch.bool, device=count_B.device) if group.mask_BL is None
+             else group.mask_BL for group in groups]
+    return Group(rows, count_B, cache, torch.cat(masks))

@@ -69,6 +69,17 @@ def test_answers_are_those_of_transformers(world):
     assert evaluate.run(spec(batch_rows=1), store, model, prompts) != scores
 
 
+def test_it_is_planned_where_a_checkpoint_is(world):
+    from flows.requests import EvaluateRequest
+
+    store, prompts, model = world
+    planned = EvaluateRequest(checkpoint=model, prompts=prompts, generation_tokens=4, bootstrap=100).plan(store)
+    assert planned.goal.artifact == evaluate.plan(spec(), store, model, prompts)
+    assert planned.goal.inputs["checkpoint"] == model and planned.goal.tags["architecture"] == "model"
+    with pytest.raises(ConfigError, match="no such folder"):
+        EvaluateRequest(checkpoint=f"{model}-not", prompts=prompts).plan(store)
+
+
 def test_identity_is_the_content_not_the_place(world, tmp_path):
     store, prompts, model = world
     folder = tmp_path / "elsewhere"
