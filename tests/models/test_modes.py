@@ -162,3 +162,20 @@ def test_based_both_ways_is_weights_over_all():
     w = 1 + s + s.square() / 2
     y = (w @ v) / (w.sum(-1, keepdim=True) + 0.3)
     torch.testing.assert_close(mixer(x, Layout.dense(1, 9))[0], mixer.out_proj(y.transpose(0, 1).flatten(1)))
+
+
+@MODES
+@torch.no_grad()
+def test_a_pad_is_never_the_greatest_amplitude(mode):
+    """A bias of 3 alone, which is a pad's key, is longer than the keys of all tokens; the floor would show it."""
+    mixer = build(rfa, form="amplitude", features=8, scale=1.0, floor=0.5, mode=mode)
+    mixer.proj_k.weight.copy_(-torch.eye(WIDTH))
+    mixer.proj_k.bias.fill_(3)
+    x = 3 + tokens(6) / 10
+    expected, _ = outputs(mixer, mode, x, x)
+    padded, layout = torch.cat((x, torch.full_like(x, torch.nan)), 1), Layout.right_padded([6], 12)
+    if mode == "cross":
+        y = mixer.read(x, Layout.dense(1, 6), mixer.encode(padded, layout))[0]
+    else:
+        y = mixer(padded, layout)[0, :6]
+    torch.testing.assert_close(y, expected)
