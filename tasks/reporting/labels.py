@@ -14,8 +14,10 @@ LEADER = 16                                      # a name further off than this 
 PAD = 1.5
 
 
-def place(axis: Axes, points: Sequence[tuple[float, float, str]], fontsize: float = 6.5) -> list[tuple[float, ...]]:
-    """Write each (x, y, name) in data coordinates; scales and limits of the axis must be final.
+def place(axis: Axes, points: Sequence[tuple[float, float, str]], bars: Sequence[tuple[float, float]] = (),
+          fontsize: float = 6.5) -> list[tuple[float, ...]]:
+    """Write each (x, y, name) in data coordinates; scales and limits of the axis must be final. bars: the ends (low,
+    high) of each point's interval, which names keep off where they can.
 
     Returns the boxes (x0, y0, x1, y1) of the names in pixels, in the order of `points`.
     """
@@ -25,6 +27,9 @@ def place(axis: Axes, points: Sequence[tuple[float, float, str]], fontsize: floa
     frame = axis.get_window_extent(renderer)
     at = np.array([axis.transData.transform((x, y)) for x, y, _ in points]).reshape(-1, 2)
     marks = [_box(x, y, 7 * dpi, 7 * dpi) for x, y in at]
+    for (x, _, _), ends in zip(points, bars):
+        low, high = (axis.transData.transform((x, end)) for end in ends)
+        marks.append((low[0] - 2 * dpi, low[1], low[0] + 2 * dpi, high[1]))
     boxes: list[tuple[float, ...]] = [()] * len(points)
     for number in sorted(range(len(points)), key=lambda i: -_crowd(at, i)):
         text = axis.text(0, 0, points[number][2], fontsize=fontsize)
@@ -32,7 +37,7 @@ def place(axis: Axes, points: Sequence[tuple[float, float, str]], fontsize: floa
         text.remove()
         taken = [box for box in boxes if box]
         best = min(_candidates(at[number], extent.width, extent.height, dpi), key=lambda option: (
-            _cost(option[1], taken, marks, number, frame), option[0]))
+            _cost(option[1], taken, marks, frame), option[0]))
         reach, box = best
         boxes[number] = box
         axis.annotate(points[number][2], points[number][:2],
@@ -55,7 +60,7 @@ def _candidates(point: np.ndarray, width: float, height: float, dpi: float) -> l
     return found
 
 
-def _cost(box: tuple[float, ...], taken: list[tuple[float, ...]], marks: list[tuple[float, ...]], own: int, frame) -> float:
+def _cost(box: tuple[float, ...], taken: list[tuple[float, ...]], marks: list[tuple[float, ...]], frame) -> float:
     """Pixels that are covered twice; outside the frame counts as covered."""
     area = (box[2] - box[0]) * (box[3] - box[1])
     inside = _overlap(box, (frame.x0, frame.y0, frame.x1, frame.y1))

@@ -68,7 +68,9 @@ def _named(points: list[dict[str, Any]], architectures: list[str], path: Path) -
         axis.set_visible(False)
     figure.tight_layout()
     for axis, panel in zip(axes.flat, panels):
-        labels.place(axis, [(p["state_bytes"], p["value"], p["architecture"]) for p in points if p["panel"] == panel])
+        own = [point for point in points if point["panel"] == panel]
+        labels.place(axis, [(point["state_bytes"], point["value"], point["architecture"]) for point in own],
+                     [(point["low"], point["high"]) for point in own])
     save(figure, path, tight=False)
 
 

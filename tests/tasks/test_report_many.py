@@ -146,11 +146,23 @@ def test_no_name_hides_another(seed):
     figure, axis = plt.subplots(figsize=(7.4, 5.2))
     own = points(24, seed)
     scatter._frame(axis, own)
-    boxes = labels.place(axis, [(p["state_bytes"], p["value"], p["architecture"]) for p in own])
+    boxes = labels.place(axis, [(p["state_bytes"], p["value"], p["architecture"]) for p in own],
+                         [(p["low"], p["high"]) for p in own])
     frame = axis.get_window_extent()
     plt.close(figure)
     assert all(overlap(a, b) == 0 for n, a in enumerate(boxes) for b in boxes[:n])
     assert all(frame.x0 <= x0 and x1 <= frame.x1 and frame.y0 <= y0 and y1 <= frame.y1 for x0, y0, x1, y1 in boxes)
+
+
+def test_a_name_keeps_off_an_interval_where_there_is_room():
+    figure, axis = plt.subplots(figsize=(7.4, 5.2))
+    own = [{"state_bytes": 60_000, "value": 0.5}, {"state_bytes": 66_000, "value": 0.8}]
+    scatter._frame(axis, [*own, {"state_bytes": 1_000_000}])
+    bar = [(0.4, 0.6), (0.2, 0.95)]
+    box, _ = labels.place(axis, [(p["state_bytes"], p["value"], "a name") for p in own], bar)
+    x = axis.transData.transform((66_000, 0.5))[0]
+    plt.close(figure)
+    assert not box[0] < x < box[2]
 
 
 def test_names_stand_where_their_boxes_are_at_any_resolution(tmp_path):
