@@ -94,6 +94,14 @@ def test_settings_without_a_counterpart(change, message):
         transformers_weights.model_config(config)
 
 
+@pytest.mark.parametrize("config", [MambaConfig(), Mamba2Config()], ids=["mamba", "mamba2"])
+def test_what_a_file_leaves_out_is_as_in_transformers(config):
+    whole = json.loads(config.to_json_string(use_diff=False))
+    least = {name: whole[name] for name in ("model_type", "hidden_size", "vocab_size", "num_hidden_layers")}
+    assert "tie_word_embeddings" in whole and transformers_weights.model_config(least) == transformers_weights.model_config(
+        whole | {"time_step_rank": "auto"})
+
+
 @pytest.mark.parametrize("most", [math.inf, "Infinity", {"__float__": "Infinity"}])
 def test_infinity_in_any_spelling(most):
     config = json.loads(CASES["mamba2"].to_json_string()) | {"time_step_limit": [0.0, most]}
