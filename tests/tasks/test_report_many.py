@@ -165,6 +165,15 @@ def test_a_name_keeps_off_an_interval_where_there_is_room():
     assert not box[0] < x < box[2]
 
 
+def test_a_name_at_the_edge_stays_inside():
+    figure, axis = plt.subplots(figsize=(7.4, 5.2))
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+    boxes = labels.place(axis, [(0.99, 0.5, "right edge"), (0.01, 0.5, "left edge"), (0.5, 0.995, "top"), (0.5, 0.005, "foot")])
+    frame = axis.get_window_extent()
+    plt.close(figure)
+    assert all(frame.x0 <= x0 and x1 <= frame.x1 and frame.y0 <= y0 and y1 <= frame.y1 for x0, y0, x1, y1 in boxes)
+
+
 def test_names_stand_where_their_boxes_are_at_any_resolution(tmp_path):
     figure, axis = plt.subplots(figsize=(7.4, 5.2))
     own = points(6)
