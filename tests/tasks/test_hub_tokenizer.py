@@ -33,6 +33,8 @@ def test_the_same_ids_and_the_same_text(name, tmp_path):
     assert ids["eos_token_id"] == ids["bos_token_id"] == theirs.eos_token_id == tokenizer.end_of_text
     assert theirs.mask_token_id == (None if name == "gpt2" else tokenizer.mask)
     assert theirs.pad_token_id == ids["pad_token_id"] == {"gpt2": 50256, "bytes": 256, "bpe": 0, "ids:64": 0}[name]
+    special = {"gpt2": {50256}, "bytes": {256, 257, 258}, "bpe": {0, 1, 2}, "ids:64": {0}}[name]
+    assert set(theirs.added_tokens_decoder) == special and set(theirs.all_special_ids) == special
     assert theirs.padding_side == "left" and theirs.model_max_length == 128
     assert theirs.decode([tokenizer.end_of_text], skip_special_tokens=True) == ""
 
