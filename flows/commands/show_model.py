@@ -68,7 +68,7 @@ def kind_facts(kind: str) -> dict[str, Any]:
                 for name, field in entry.config.model_fields.items() if name != "kind"]
     return {"kind": kind, "about": _about(entry.module), "broken": None, "not_causal": entry.config.why_not_causal or None,
             **{name: any(getattr(one, name) for one in able) for name in ABILITIES},
-            "growth": sorted({one.growth for one in able}), "settings": settings}
+            "growth": sorted({one.growth for one in able if one.streaming}), "settings": settings}
 
 
 def _about(module: str) -> str | None:
@@ -88,7 +88,7 @@ def list_mixers(json: bool) -> None:
         document([{key: value for key, value in one.items() if key != "settings"} for one in found])
         return
     columns = ["causal", "both ways", "cross", "prefix", "stream", "packed"]
-    rows = [[one["kind"], *("yes" if one[name] else "-" for name in ABILITIES), ", ".join(one["growth"])]
+    rows = [[one["kind"], *("yes" if one[name] else "-" for name in ABILITIES), ", ".join(one["growth"]) or "-"]
             for one in found if one["broken"] is None]
     table(["mixer", *columns, "state"], rows)
     for one in found:
@@ -144,7 +144,7 @@ def _kind(found: dict[str, Any]) -> None:
         _paragraph("cannot be used: ", found["broken"])
         return
     able = [name.replace("_", " ").replace("native packing", "packed") for name in ABILITIES if found[name]]
-    _paragraph("abilities   ", f"{', '.join(able)} (in at least one mode); state: {', '.join(found['growth'])}")
+    _paragraph("abilities   ", f"{', '.join(able)} (in at least one mode); state: {', '.join(found['growth']) or 'none'}")
     if found["not_causal"]:
         _paragraph("not causal  ", found["not_causal"])
     for setting in found["settings"]:

@@ -320,6 +320,20 @@ def test_mistakes_in_a_call(family):
         family.step(ids_BL[:, 0], state)
 
 
+def test_rows_and_batches_of_nothing(family):
+    texts = texts_of((3,), 0)
+    ids_BL = torch.stack([torch.zeros(3, dtype=torch.int64), texts[0]])
+    logits_BLE = family(ids_BL, Layout.right_padded([0, 3], 3))
+    assert not logits_BLE[0].any() and close(logits_BLE[1], plain(family, texts[0]))
+    none = torch.zeros(0, 3, dtype=torch.int64)
+    assert family(none, Layout.dense(0, 3)).shape == (0, 3, VOCABULARY)
+    logits_BE, state = family.prefill(none, Layout.dense(0, 3))
+    assert logits_BE.shape == (0, VOCABULARY) and state.rows == 0
+    _, state = family.prefill(ids_BL, Layout.dense(2, 3))
+    logits_BE, state = family.extend(ids_BL[:, :2], Layout.right_padded([0, 0], 2), state)
+    assert not logits_BE.any() and state.count_B.tolist() == [3, 3] and state.select([]).rows == 0
+
+
 def test_texts_beyond_the_limit():
     model = HuggingFaceModel(build("gpt2"))
     ids_BL = torch.zeros(1, LENGTH, dtype=torch.int64)
