@@ -78,6 +78,15 @@ def test_prompt_and_answer_never_exceed_the_limit_and_the_question_survives(orde
     assert 1 + len(prompts.compose(order, more, "name3 :", "name3 :").text) + 10 > limit   # not a line less
 
 
+def test_every_limit_is_kept_to_the_token():
+    tokenizer, fullest = load_tokenizer("bytes"), 0
+    for limit in range(100, 150):
+        question = asking.write(LONG, "name3 :", "name3 :", "default", tokenizer, limit, 10)
+        assert len(question.prompt.ids) + 10 <= limit
+        fullest += len(question.prompt.ids) + 10 == limit
+    assert fullest >= 2                                        # some cuts leave no room at all
+
+
 def test_one_long_line_is_cut_at_a_blank():
     words = " ".join(f"word{k}" for k in range(100))
     question = asking.write(words, "word5", "word5", "default", load_tokenizer("bytes"), 100, 10)

@@ -199,7 +199,7 @@ def test_what_transformers_can_and_cannot_do_is_found():
     }
     assert ways["rwkv"].differences["rows"] > 0.1 and ways["mamba"].differences["pieces"] > 1e-4
     for name, each in ways.items():
-        assert all(each.differences[way] <= each.allowed <= 1e-4 for way in usable[name])
+        assert all(each.differences[way] <= each.allowed < 3e-5 for way in usable[name])
 
 
 class _Wrong(torch.nn.Module):
