@@ -40,7 +40,7 @@ def greedy(model: LanguageModel, prompts: Sequence[Sequence[int]], *, prefix: in
         raise ConfigError(f"strategy: got {strategy!r}, expected one of {', '.join(STRATEGIES)}")
     if batch_rows < 1 or maximum_new < 0:
         raise ConfigError(f"got batch_rows {batch_rows} and maximum_new {maximum_new}, expected at least 1 and 0")
-    if dtype is not None and dtype != model.norm.weight.dtype:
+    if dtype is not None and dtype != next(model.parameters()).dtype:
         model = copy.deepcopy(model).to(dtype)
     limits = _per_prompt("prefix", model.config.prefix_tokens if prefix is None else prefix, prompts)
     kept_out = _per_prompt("keep_out", keep_out, prompts)

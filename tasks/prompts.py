@@ -112,6 +112,8 @@ def cut(document: str, tokenizer: Encoder, maximum_tokens: int) -> str:
 def cut_all(documents: Iterable[str], tokenizer: Encoder, maximum_tokens: int) -> list[str]:
     """`cut` for many documents in few calls of the tokenizer. White space at the end of a document goes too."""
     documents = [document.rstrip() for document in documents]
+    if maximum_tokens < 1:
+        return [""] * len(documents)
     results: list[str | None] = [None] * len(documents)
     waiting, look = list(range(len(documents))), 8 * maximum_tokens     # characters, grown while too few tokens
     while waiting:

@@ -79,3 +79,9 @@ def test_cut_looks_further_when_tokens_are_long():
 def test_cut_counts_bytes_not_characters():
     assert prompts.cut("äö\nüß", Bytes(), 5) == "äö"
     assert prompts.cut("äö\nüß", Bytes(), 3) == ""
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("limit", [0, -3])
+def test_without_room_nothing_is_left_of_a_document(limit):
+    assert prompts.cut(DOCUMENT, Bytes(), limit) == ""
