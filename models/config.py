@@ -19,7 +19,7 @@ class ModelConfig(BaseModel):
     kind ConfigError, a mixer that is not causal UnsupportedUse.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     width: int = Field(ge=1, description="D, size of the residual stream")
     vocabulary: int = Field(ge=1, description="E, token ids in use; the table is rounded up to vocabulary_multiple")

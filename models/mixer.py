@@ -24,14 +24,14 @@ Mode = Literal["causal", "non_causal", "cross"]
 
 
 class MixerConfig(BaseModel):
-    """Base of every mixer's `Config`: frozen, unknown keys refused. `kind` is the file name.
+    """Base of every mixer's `Config`: frozen, unknown keys and infinite numbers refused. `kind` is the file name.
 
     A mixer with several uses has a field `mode` of the values it can do: causal; non_causal, every token of a document
     reads every other; cross, tokens read a context. `why_not_causal`: for a kind that never can be, the reason; its
     `mode` still takes "causal", which raises UnsupportedUse with that reason.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     why_not_causal: ClassVar[str] = ""
     kind: str
 

@@ -103,6 +103,8 @@ def match(build: Callable[[int], ModelConfig], target: int, of: Figure = "parame
     figure should grow with the size, small dips aside. ConfigError when nothing lies within `tolerance` of the target
     (None: take the closest, however far).
     """
+    if target < 1:
+        raise ConfigError(f"{of}: got a target of {target:,}, expected at least 1")
     candidates = _Candidates(build, of, length, step)
     best, guesses = None, set()
     guess = max(1, START // step)
@@ -135,9 +137,11 @@ class _Candidates:
         self.last: Match | None = None
 
     def get(self, number: int) -> Match | None:
-        """The model of size number * step; None if it was refused."""
+        """The model of size number * step; None if it was refused or is beyond the largest."""
+        size = number * self.step
+        if size > LARGEST:
+            return None
         if number not in self.tried:
-            size = number * self.step
             try:
                 sketch = Sketch(config := self.build(size))
                 figure = sketch.parameters if self.of == "parameters" else sketch.cost(self.length).state_bytes

@@ -33,7 +33,7 @@ def linear_scan(
         causal: query i reads keys 0..i (M must equal L). False: every query reads every real key; M is free, 0 included.
         lengths_B: real keys of each row; the others count as features of zero, whatever they hold. None: all are real.
         state: sums to start from; consumed (may be overwritten when gradients are off). None: zeros.
-        eps: added to the sum of weights; for features that are never negative.
+        eps: added to the sum of weights; for features that are never negative. With 0, a query that no key weighs on gets 0.
         floor: for signed features, instead of `eps`: the sum of weights is held at least so far from zero, sign kept.
         normalise: False gives the numerator alone.
         chunk: tokens per step of the chunk loop; changes speed, never the result. None: chosen by length.

@@ -28,9 +28,10 @@ class Divisor(NamedTuple):
     normalise: bool = True
 
     def of(self, z: torch.Tensor) -> torch.Tensor:
-        """z + eps; with a floor, z itself or ±floor where |z| is below it (+floor for z = 0), without a gradient there."""
+        """z + eps, with eps 0 a sum of nothing being 1; with a floor, z itself or ±floor where |z| is below it (+floor for
+        z = 0), without a gradient there."""
         if self.floor is None:
-            return z + self.eps
+            return z + self.eps if self.eps else torch.where(z == 0, 1, z)
         return torch.where(z.abs() < self.floor, torch.copysign(torch.full_like(z, self.floor), z.detach()), z)
 
     def divide(self, numerator: torch.Tensor, z: torch.Tensor) -> torch.Tensor:

@@ -81,6 +81,9 @@ class Config(MixerConfig):
 class EVA(SummaryMixer):
     """proj_q, proj_k, proj_v, maps of the chunk means, one softmax, out_proj. The state keeps the open chunk's q as well."""
 
+    keep_init = frozenset({"offset_bias"})  # a table, whatever its name
+    no_decay = keep_init
+
     def __init__(self, config: Config, width: int, layer: int):
         super().__init__(config, width, layer)
         K = self.head_width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +24,8 @@ class Config(StateSpaceConfig):
 
     kind: Literal["mamba"] = "mamba"
     state_size: int = Field(16, ge=1, description="N, numbers of state a channel (published: 16)")
-    dt_rank: int | Literal["auto"] = Field("auto", description="Width that Δ of all channels is projected from; auto = "
-                                                               "width / 16, rounded up (published: auto)")
+    dt_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="Width that Δ of all channels is projected from; auto = width / 16, rounded up (published: auto)")
 
     @classmethod
     def cases(cls) -> dict[str, Config]:

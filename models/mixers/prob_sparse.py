@@ -51,7 +51,7 @@ class ProbSparse(WholeDocumentMixer):
 
     def count(self, N: int) -> int:
         """Sampled keys of a query, and chosen queries; a single token attends to itself."""
-        return max(1, min(N, self.config.factor * math.ceil(math.log(N))))
+        return max(1, min(N, self.config.factor * math.ceil(math.log(max(N, 1)))))
 
     @torch.no_grad()
     def choose(self, q_BHNK: torch.Tensor, k_BHNK: torch.Tensor) -> torch.Tensor:

@@ -110,6 +110,9 @@ def test_configs_are_frozen_and_closed():
             type(config)(**config.model_dump(), no_such_field=1)
         for name, field in type(config).model_fields.items():
             assert name == "kind" or field.description, f"{kind}.{name} has no description"
+            if field.annotation in (float, float | None):
+                with pytest.raises(ValueError, match="finite"):
+                    type(config)(**config.model_dump() | {name: float("inf")})
 
 
 def test_a_broken_file_is_listed_and_refused(folder):

@@ -64,3 +64,14 @@ def test_cosformer_refuses_what_it_cannot_place():
     assert y.isfinite().all()
     with pytest.raises(ValidationError):
         cosformer.Config(max_length=0)
+
+
+@pytest.mark.parametrize("mode", ["causal", "non_causal", "cross"])
+def test_without_eps_an_empty_document_takes_no_gradient_away(mode):
+    mixer, layout = build(linear.Config(heads=2, eps=0, mode=mode)), Layout.right_padded([0, 3], 3)
+    x = tokens(2, 3, WIDTH)
+    y = mixer.read(x, Layout.dense(2, 3), mixer.encode(x, layout)) if mode == "cross" else mixer(x, layout)
+    y.square().sum().backward()
+    assert not y[0].any()
+    for parameter in mixer.parameters():
+        assert parameter.grad.isfinite().all() and parameter.grad.any()

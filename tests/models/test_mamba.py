@@ -91,7 +91,8 @@ def test_published_figures():
     assert cost.step_flops == 2 * matrices + 1536 * (2 * 4 + 6 * 16 + 2)
 
 
-@pytest.mark.parametrize("settings", [{"dt_min": 0.2}, {"dt_max": 0.0001}, {"dt_rank": "half"}, {"expand": 0}, {"state_size": 0}])
+@pytest.mark.parametrize("settings", [{"dt_min": 0.2}, {"dt_max": 0.0001}, {"dt_rank": "half"}, {"dt_rank": 0},
+                                      {"expand": 0}, {"state_size": 0}])
 def test_refused_settings(settings):
     with pytest.raises(ValidationError):
         mamba.Config(**settings)

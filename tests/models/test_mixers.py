@@ -6,8 +6,10 @@ from pydantic import ValidationError
 
 from kernels.errors import ConfigError, UnsupportedUse
 from kernels.layout import Layout
-from models import registry
+from models import LanguageModel, ModelConfig, registry
+from models.initialise import seeded
 from models.mixers import attention, base_conv, based, prefix, sliding_window
+from tests.contracts.cases import select
 
 WIDTH = 16
 
@@ -136,3 +138,16 @@ def test_a_shared_encoder_reads_with_the_decoders_projections():
     assert torch.equal(shared(x, muted), separate(x, muted))
     assert separate.cost(9).flops - shared.cost(9).flops == 9 * 2 * (16 * 8 + 16 * 16)
     assert separate.cost(9).state_bytes == shared.cost(9).state_bytes
+
+
+@select(causal=True)
+def test_a_model_starts_with_the_vectors_that_its_mixer_drew(case):
+    """Also biases: one that does not start at 0 must be in keep_init, or the trunk zeroes it."""
+    trunk = LanguageModel(ModelConfig(width=WIDTH, vocabulary=8, mixers={"m": case.config}, plan=("m",))).blocks[0].mixer
+    alone = registry.build(case.config, WIDTH)
+    alone.reset_parameters(seeded(0, 0))
+    for (name, found), drawn in zip(trunk.named_parameters(), alone.parameters()):
+        if drawn.ndim < 2 or name in trunk.keep_init:
+            assert torch.equal(found, drawn), name
+    for (name, found), drawn in zip(trunk.named_buffers(), alone.buffers()):
+        assert torch.equal(found, drawn), name

@@ -49,3 +49,7 @@ def test_chosen_queries_attend_and_others_get_the_mean():
 def test_a_short_document_is_attention():
     q, k, v = torch.randn(3, 1, 2, 9, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(build().attend(q, k, v), (q @ k.mT / 8**0.5).softmax(-1) @ v)
+
+
+def test_nothing_costs_nothing():
+    assert build().cost(0).flops == 0 < build().cost(0).step_flops

@@ -84,3 +84,9 @@ def test_a_dip_on_the_way_does_not_trap_the_search(off):
 def test_a_figure_that_does_not_depend_on_the_size_ends():
     with pytest.raises(ConfigError, match="within 2%"):
         match(lambda size: attention(64), 1_000_000)
+
+
+@pytest.mark.parametrize("target", [10**13, -5])
+def test_a_target_beyond_every_size_ends(target):
+    with pytest.raises(ConfigError, match=f"parameters: .*{target:,}"):
+        match(attention, target, step=4096)
