@@ -68,9 +68,11 @@ def study_run(
 
     Example: reread study run zoo --only based,attention
     """
+    from json import dumps
+
     from flows.commands.study import run_study
 
-    run_study(name, [*(settings or []), *([f"architectures=[{only}]"] if only is not None else [])], dry_run, json)
+    run_study(name, [*(settings or []), *([f"architectures={dumps(only)}"] if only is not None else [])], dry_run, json)
 
 
 @study_app.command("list")

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,10 @@ def load_external(checkpoint: str, dtype: Any = None, device: Any = "cpu") -> An
 
 
 def tokenizer_of(checkpoint: str) -> Tokenizer:
-    """The model's own tokenizer. Raises TokenizerError where it has none."""
-    folder, name, _ = place(checkpoint)
+    """The model's own tokenizer, of the same commit as its weights. Raises TokenizerError where it has none."""
+    folder, name, revision = place(checkpoint)
     if folder is None:
-        return load_tokenizer(f"{SCHEME}{name}")
+        return _of_commit(name, _commit(name, revision))
     for inner in (folder / "tokenizer", folder):
         if (inner / DESCRIPTION).is_file():
             return fitted(load_tokenizer(inner), folder)
@@ -76,6 +77,22 @@ def tokenizer_of(checkpoint: str) -> Tokenizer:
             return fitted(load_tokenizer(f"{SCHEME}{inner / MODEL}"), folder)
     raise TokenizerError(f"{folder} has no {MODEL}, so its text cannot be read; put its tokenizer there, or, if it was "
                          "trained on one of reread's, write that with load_tokenizer('bytes').save(folder)")
+
+
+def _of_commit(name: str, commit: str) -> Tokenizer:
+    from transformers import AutoTokenizer
+
+    try:
+        text = AutoTokenizer.from_pretrained(name, revision=commit).backend_tokenizer.to_str()
+    except (OSError, ValueError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise TokenizerError(f"{SCHEME}{name}: its tokenizer at {commit[:12]} cannot be loaded ({reason}); download the "
+                             "whole repository first, or give a folder as hf:<path>") from error
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / MODEL).write_text(text, encoding="utf-8")
+        found = copy.copy(load_tokenizer(f"{SCHEME}{folder}"))
+    found.name = f"{SCHEME}{name}"
+    return found
 
 
 def fitted(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
@@ -92,15 +109,26 @@ def fitted(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
 
 
 def place(checkpoint: str) -> tuple[Path | None, str, str | None]:
-    """(folder, '', None) or (None, hub name, revision or None). Raises ConfigError for a folder without a model."""
+    """(folder, '', None) or (None, hub name, revision or None). Raises ConfigError for a folder without a model, or with
+    an export of ours."""
     from models.adapters.hf_load import check_place
+    from models.adapters.weight_files import read_config
 
     source = checkpoint.removeprefix(SCHEME)
     if Path(source).expanduser().exists():
-        return check_place(source), "", None
+        folder = check_place(source)
+        if read_config(folder).get("model_type") == "reread":
+            raise ConfigError(exported(folder))
+        return folder, "", None
     name, _, revision = source.partition("@")
     check_place(name)
     return None, name, revision or None
+
+
+def exported(folder: Path) -> str:
+    """What is said of a folder that `reread export` wrote, where a checkpoint is asked for."""
+    return (f"{folder} is an export of reread for transformers; take the checkpoint it was made from, or "
+            f"`reread import {folder}`, which makes one of it")
 
 
 @functools.lru_cache(maxsize=256)

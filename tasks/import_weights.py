@@ -13,7 +13,7 @@ from typing import Any
 from storage.artifacts import Store, file_sha256
 from storage.errors import ConfigError, TokenizerError
 from storage.identity import code_hash
-from tasks.tokenizers import MODEL, Tokenizer, load_tokenizer
+from tasks.tokenizers import DESCRIPTION, MODEL, Tokenizer, load_tokenizer
 
 VERSION = "1"
 SUMMARY, TOKENIZER, NONE = "summary.json", "tokenizer", "none"
@@ -60,13 +60,13 @@ def _tokenizer(source: Path, wanted: str | None, kind: str) -> Tokenizer | None:
         return None
     if wanted is not None:
         return load_tokenizer(wanted)
-    if (source / TOKENIZER).is_dir():
+    if (source / TOKENIZER / DESCRIPTION).is_file():
         return load_tokenizer(source / TOKENIZER)
     if (source / MODEL).is_file():
         try:
             return load_tokenizer(f"hf:{source.absolute()}")
-        except TokenizerError as error:
-            raise TokenizerError(f"{error}; or --tokenizer {NONE} for the weights alone") from error
+        except (TokenizerError, UnicodeDecodeError) as error:
+            raise TokenizerError(f"{source / MODEL}: {error}; repair it, or --tokenizer {NONE} for the weights alone") from error
     return load_tokenizer("gpt2") if kind.startswith("released") else None
 
 

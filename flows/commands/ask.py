@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import typer
 
-from flows.commands.look import whole
+from flows.commands.look import check_ours, whole
 from flows.commands.output import document as json_document
 from flows.commands.output import say, size
 from flows.requests import present
@@ -86,8 +86,7 @@ def find(checkpoint: str) -> Path | None:
         if not (folder / "config.json").is_file():
             raise ConfigError(f"{folder}: no config.json there; give a folder written by save_model, the id of a "
                               "checkpoint (reread list --kind checkpoint), or hf:<folder or hub name>")
-        if '"model_type"' in (folder / "config.json").read_text(encoding="utf-8", errors="replace"):
-            raise ConfigError(f"{folder} holds a model of transformers; ask it as hf:{checkpoint}")
+        check_ours(folder, f"ask it as hf:{checkpoint}")
         return folder
     store = Store()
     identifier = whole(store, checkpoint)
@@ -106,7 +105,10 @@ def tokenizer_for(checkpoint: str, place: Path | None, name: str | None) -> Any:
     if place is None:
         folder, *_ = external.place(checkpoint)
         if name is None:
-            return external.tokenizer_of(checkpoint)
+            try:
+                return external.tokenizer_of(checkpoint)
+            except TokenizerError as error:
+                raise TokenizerError(f"{error}; or name it, for example --tokenizer bytes") from error
         return load_tokenizer(name) if folder is None else external.fitted(load_tokenizer(name), folder)
     if name is not None:
         return load_tokenizer(name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json as json_format
+from pathlib import Path
 
 from flows.commands.output import document, say, size, table
 from storage.artifacts import Store
-from storage.errors import ArtifactError
+from storage.errors import ArtifactError, ConfigError
 
 
 def show_artifact(artifact: str, json: bool) -> None:
@@ -44,6 +45,18 @@ def whole(store: Store, artifact: str) -> str:
         raise ArtifactError(f"{artifact} could be {', '.join(found[:8])}{' or others' if len(found) > 8 else ''}; "
                             "give more of it")
     raise ArtifactError(f"no artifact {artifact} under {store.root}; `reread list` shows those there are")
+
+
+def check_ours(folder: Path, instead: str) -> None:
+    """ConfigError for a model folder in transformers' format. instead: what to do with such a model."""
+    from models.adapters.weight_files import read_config
+    from tasks.external import exported
+
+    kind = read_config(folder).get("model_type")
+    if kind == "reread":
+        raise ConfigError(exported(folder))
+    if kind is not None:
+        raise ConfigError(f"{folder} holds a {kind} model of transformers; {instead}")
 
 
 def list_artifacts(kind: str | None, json: bool) -> None:

@@ -6,11 +6,11 @@ import json as json_format
 from pathlib import Path
 
 from flows.commands.lineage import package_version, provenance
-from flows.commands.look import whole
+from flows.commands.look import check_ours, whole
 from flows.commands.output import document, say, size
 from storage import logs
 from storage.artifacts import Manifest, Store
-from storage.errors import ArtifactError
+from storage.errors import ArtifactError, ConfigError
 from storage.manifest import MANIFEST, read_manifest
 
 TOKENIZER, CARD = "tokenizer", "README.md"
@@ -28,6 +28,7 @@ def export_weights(checkpoint: str, target: str, force: bool, json: bool) -> Non
     check_free(Path(target).absolute(), force)
     store = Store()
     folder, manifest = _found(checkpoint, store)
+    _check_apart(folder, Path(target))
     model = load_model(folder)
     ours, hub = hub_form(folder / TOKENIZER) if (folder / TOKENIZER).is_dir() else (None, None)
     known = provenance(manifest.id if manifest else folder.name, folder, manifest, store, ours)
@@ -47,6 +48,7 @@ def import_weights(path: str, target: str | None, preset: str | None, tokenizer:
     source = Path(path).absolute()
     if target is not None:
         check_free(Path(target).absolute(), force)
+        _check_apart(source, Path(target))
         with whole_folder(target, force) as work:
             facts = write(source, work, preset, tokenizer)
         folder = Path(target).absolute()
@@ -60,6 +62,12 @@ def import_weights(path: str, target: str | None, preset: str | None, tokenizer:
     _tell(folder, facts if json else {name: value for name, value in facts.items() if name not in ("notes", "seed")}, json)
 
 
+def _check_apart(source: Path, target: Path) -> None:
+    """ConfigError where writing `target` would delete what is read, which --force must not do."""
+    if source.resolve().is_relative_to(target.resolve()):
+        raise ConfigError(f"{target} holds what is read, {source}, and would replace it; choose another folder")
+
+
 def _found(checkpoint: str, store: Store) -> tuple[Path, Manifest | None]:
     """Folder and manifest of a checkpoint artifact, its bytes checked, or of a plain model folder.
 
@@ -67,6 +75,7 @@ def _found(checkpoint: str, store: Store) -> tuple[Path, Manifest | None]:
     """
     folder = Path(checkpoint)
     if folder.is_dir():
+        check_ours(folder, f"export takes a checkpoint of reread, and `reread import {folder}` makes a Mamba one")
         return folder, read_manifest(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
     identifier = whole(store, checkpoint)
     manifest = store.manifest(identifier)

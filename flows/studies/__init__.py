@@ -162,6 +162,9 @@ def check(study: StudySpec, source: str) -> None:
             if "/" in label:
                 raise SpecError(f"{source}: workloads.{name}.architectures: a label has no '/', got {label!r}")
             train = training(workload, label, f"{source}: workloads.{name}.architectures.{label}.train_overrides")
+            if train.trial is not None:
+                raise SpecError(f"{source}: workloads.{name}.train.trial: got {train.trial:g}; a trial keeps no weights that "
+                                "could be evaluated, so a study sets it in its sweeps alone; leave it out")
             if train.sweep is not None and getattr(workload.rows, "validation_tokens", 1) == 0:
                 raise SpecError(f"{source}: workloads.{name}.rows.validation_tokens: got 0; the sweep of {label} chooses on "
                                 "validation rows, so write some, or set train.sweep to null")

@@ -42,14 +42,16 @@ def _written_out(architectures: dict[str, Any], place: str) -> dict[str, Any]:
         raise SpecError(f"{place}.{EACH}: expected the fields of one architecture with {PLACE} where the mixer's name "
                         f"belongs, for example {{model: \"zoo-{PLACE}\"}}")
     fields = {name: value for name, value in pattern.items() if name != LEAVE_OUT}
-    kinds, without = causal_kinds(), pattern.get(LEAVE_OUT, [])
-    for kind in [without] if isinstance(without, str) else without:
+    kinds, without = causal_kinds(), pattern.get(LEAVE_OUT) or []
+    without = [without] if isinstance(without, str) else without
+    if not isinstance(without, list):
+        raise SpecError(f"{place}.{EACH}.{LEAVE_OUT}: got {without!r}; expected a list of mixers, for example [prefix]")
+    for kind in without:
         if kind not in kinds:
             close = difflib.get_close_matches(str(kind), kinds, n=1)
             raise SpecError(f"{place}.{EACH}.{LEAVE_OUT}: there is no causal mixer {kind!r}"
                             + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(kinds)}"))
-        kinds.remove(kind)
-    return {kind: _filled(fields, kind) for kind in kinds} | architectures
+    return {kind: _filled(fields, kind) for kind in kinds if kind not in without} | architectures
 
 
 def causal_kinds() -> list[str]:

@@ -71,16 +71,16 @@ def _introduction(model: LanguageModel, known: Provenance) -> str:
 def _architecture(model: LanguageModel, known: Provenance) -> str:
     config, able = model.config, model.able
     dtype = model.norm.weight.dtype
-    state = {length: model.cost(length, dtype).state_bytes for length in LENGTHS
-             if able.max_length is None or length <= able.max_length}
+    lengths = sorted({min(length, able.max_length or length) for length in LENGTHS})       # those it can place
+    state = {length: model.cost(length, dtype).state_bytes for length in lengths}
     rows = [("Preset", f"`{known.preset}`" if known.preset else None), ("Layers", plan_text(config.plan)),
             ("Width", _number(config.width)),
             ("MLP", f"hidden {_number(config.mlp)}" if config.mlp else "none"),
             ("Vocabulary", f"{_number(config.vocabulary)} (table of {_number(config.table_rows)} rows)"),
             ("Positions", config.positions), ("Head", "tied to the embedding" if config.tie else "its own matrix"),
-            ("FLOPs per token, forward", f"{_number(model.cost(LENGTHS[0]).flops // LENGTHS[0])} at {LENGTHS[0]:,} tokens"),
+            ("FLOPs per token, forward", f"{_number(model.cost(lengths[0]).flops // lengths[0])} at {lengths[0]:,} tokens"),
             ("State of one row", "; ".join(f"{_number(size)} bytes after {length:,} tokens"
-                                           for length, size in state.items()) or None),
+                                           for length, size in state.items())),
             ("State grows", {"constant": "not at all", "log": "with the logarithm of the length",
                              "linear": "with the length"}[able.growth]),
             ("Longest input", f"{_number(able.max_length)} tokens" if able.max_length else "no limit of its own"),

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from kernels.errors import ConfigError, UnsupportedUse
+from models.adapters.weight_files import CONFIG, read_config
 
 
 def load(source: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
@@ -29,8 +31,9 @@ def load(source: str, *, revision: str | None = None, trust_remote_code: bool = 
             raise UnsupportedUse(f"{source}: the weights are quantised, so padding and caches cannot be checked in "
                                  "float32; give the unquantised model")
         model, info = AutoModelForCausalLM.from_pretrained(source, config=config, dtype=torch.float32,
+                                                           ignore_mismatched_sizes=True,        # told below, by name
                                                            output_loading_info=True, **options)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _translated(source, error) from error
     finally:
         if shown:
@@ -43,11 +46,13 @@ def load(source: str, *, revision: str | None = None, trust_remote_code: bool = 
 
 
 def check_place(source: str) -> Path | None:
-    """The folder that `source` names, or None where it is a hub name. Raises ConfigError for a folder without a model."""
+    """The folder that `source` names, or None where it is a hub name. Raises ConfigError for a folder without a model
+    or with a config that is no JSON object."""
     folder = Path(source).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"{folder}: no config.json there; expected a folder written by save_pretrained")
+        if not (folder / CONFIG).is_file():
+            raise ConfigError(f"{folder}: no {CONFIG} there; expected a folder written by save_pretrained")
+        read_config(folder)
         return folder
     if folder.exists():
         raise ConfigError(f"{folder} is a file; give the folder that holds config.json and the weights")

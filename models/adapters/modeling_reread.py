@@ -202,6 +202,9 @@ class RereadForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("got inputs_embeds, expected input_ids: the model embeds tokens itself")
         if output_hidden_states or output_attentions:
             raise ValueError("hidden states and attentions are not given out; use `model.model.hidden` for the last")
+        cache = kwargs.pop("past_key_values", None) if cache is None else cache      # its name before transformers 5.24
+        if cache is not None and not hasattr(cache, "state"):
+            raise ValueError(f"cache: got a {type(cache).__name__}, expected what this model returned as `cache`")
         B, L = input_ids.shape
         layout = self._layout(input_ids, attention_mask, prefix_length)
         if cache is not None:
@@ -251,7 +254,10 @@ class RereadForCausalLM(PreTrainedModel, GenerationMixin):
         """Arguments of the next `forward`: the whole prompt, then one token at a time."""
         inputs = super().prepare_inputs_for_generation(
             input_ids, attention_mask=attention_mask, cache=cache, is_first_iteration=is_first_iteration, **kwargs)
-        if is_first_iteration and attention_mask is not None and not attention_mask[:, -1].all():
+        mask = attention_mask if attention_mask is not None else torch.ones_like(input_ids)
+        if is_first_iteration and not mask.any(dim=1).all():
+            raise ValueError("generate: a prompt has no tokens, expected one or more: begin it with the end-of-text id")
+        if is_first_iteration and not mask[:, -1].all():
             raise ValueError("generate: a row of attention_mask ends with pads, expected padding on the left: "
                              "the new tokens follow the last slot (tokenizer.padding_side = 'left')")
         if cache is None:

@@ -43,7 +43,11 @@ def matches(config: dict[str, Any]) -> bool:
 def read(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Imported:
     """The model and notes on what its config leaves open. Raises ConfigError, also for weights that do not fit."""
     tensors = named(tensors)
-    ours, notes = model_config(config, decays=any(".decay_proj." in name for name in tensors))
+    try:
+        ours, notes = model_config(config, decays=any(".decay_proj." in name for name in tensors))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(f"config.json: a field is absent or of another type than in the released configs ({error!r})"
+                          ) from error
     return _filled(ours, tensors, notes)
 
 

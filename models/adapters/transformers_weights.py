@@ -52,10 +52,14 @@ def model_config(config: dict[str, Any]) -> ModelConfig:
              "dt_floor": config.get("time_step_floor", 1e-4)}
     eps = config.get("layer_norm_epsilon", 1e-5)
     mixer |= _mamba(config) if kind == "mamba" else _mamba2(config, int(expand), eps)
-    return ModelConfig.model_validate({
+    fields = {
         "width": _needed(config, "hidden_size"), "vocabulary": _needed(config, "vocab_size"), "vocabulary_multiple": 1,
         "plan": [f"{kind}*{_needed(config, 'num_hidden_layers')}"], "mixers": {kind: mixer}, "norm_eps": eps,
-        "tie": config.get("tie_word_embeddings", TIED[kind])})
+        "tie": config.get("tie_word_embeddings", TIED[kind])}
+    try:
+        return ModelConfig.model_validate(fields)
+    except ValueError as error:
+        raise ConfigError(f"config.json of {kind} cannot be built: {error}") from error
 
 
 def _mamba(config: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +71,10 @@ def _mamba2(config: dict[str, Any], expand: int, eps: float) -> dict[str, Any]:
     if heads * head_dim != expand * _needed(config, "hidden_size"):
         raise ConfigError(f"num_heads {heads} times head_dim {head_dim} is not expand {expand} times hidden_size "
                           f"{config['hidden_size']}")
-    least, most = map(number, config.get("time_step_limit", (0.0, math.inf)))
+    limit = config.get("time_step_limit", (0.0, math.inf))
+    if not isinstance(limit, (list, tuple)) or len(limit) != 2:
+        raise ConfigError(f"time_step_limit is {limit!r}; expected two numbers, the least and the most")
+    least, most = map(number, limit)
     return {"state_size": config.get("state_size", 128), "head_dim": head_dim, "n_groups": config.get("n_groups", 8),
             "dt_limit": (least, None if math.isinf(most) else most), "norm_eps": eps}
 

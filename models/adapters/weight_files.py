@@ -58,10 +58,10 @@ def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
         index = folder / f"{name}.index.json"
         if index.is_file():
             try:
-                shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-            except (ValueError, KeyError, AttributeError) as error:
-                raise ConfigError(f"{index}: names no shards ({error})") from error
-            return {key: tensor for shard in shards for key, tensor in _read(folder / Path(shard).name).items()}
+                shards = sorted({Path(name).name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
+            except (ValueError, KeyError, AttributeError, TypeError) as error:
+                raise ConfigError(f"{index}: names no shards ({error}); expected {{\"weight_map\": {{tensor: file}}}}") from error
+            return {key: tensor for shard in shards for key, tensor in _read(folder / shard).items()}
     raise ConfigError(f"{folder}: holds no weights; expected {' or '.join(WHOLE)}, whole or in shards")
 
 
@@ -70,14 +70,23 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, SafetensorError, RuntimeError, UnpicklingError, EOFError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as weights ({str(error).splitlines()[0] if str(error) else error!r})"
-                          ) from error
+        found = _unpickled(path)
+    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        raise ConfigError(f"{path}: cannot be read as weights ({reason})") from error
     found = found.get("state_dict", found) if isinstance(found, dict) else found
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: holds a {type(found).__name__}, expected tensors by name")
     return {name: tensor for name, tensor in found.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _unpickled(path: Path) -> Any:
+    """The tensors of a pickle. ValueError for one that holds anything else, or is none: torch's own answer to some of
+    these is to read them without that protection."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (UnpicklingError, IndexError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError("no pickle of tensors alone; anything else in one is code, which is not run") from error
 
 
 def fill(config: ModelConfig, tensors: dict[str, torch.Tensor], names: dict[str, str]) -> LanguageModel:

@@ -244,6 +244,10 @@ def test_mistakes_are_one_message_before_a_model_is_loaded(reread, folder, text,
     save_model(model_of(), tmp_path / "mute")
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "config.json").write_text(json.dumps({"model_type": "reread"}))
+    (tmp_path / "latin").mkdir()
+    (tmp_path / "latin" / "config.json").write_bytes("café".encode("latin-1"))
     good = {"checkpoint": folder, "--document": text, "--question": "dtype :"}
     for change, words in (
             ({"--document": tmp_path / "nothing.txt"}, "there is no such file"),
@@ -257,6 +261,11 @@ def test_mistakes_are_one_message_before_a_model_is_loaded(reread, folder, text,
             ({"checkpoint": tmp_path / "mute"}, "no tokenizer/reread.json there"),
             ({"checkpoint": tmp_path / "bare"}, "no config.json there"),
             ({"checkpoint": tmp_path / "theirs"}, f"ask it as hf:{tmp_path / 'theirs'}"),
+            ({"checkpoint": f"hf:{tmp_path / 'theirs'}"}, "or name it, for example --tokenizer bytes"),
+            ({"checkpoint": tmp_path / "exported"}, f"`reread import {tmp_path / 'exported'}`"),
+            ({"checkpoint": f"hf:{tmp_path / 'exported'}"}, f"`reread import {tmp_path / 'exported'}`"),
+            ({"checkpoint": tmp_path / "latin"}, "config.json: is no JSON"),
+            ({"checkpoint": f"hf:{tmp_path / 'latin'}"}, "config.json: is no JSON"),
             ({"checkpoint": "checkpoint-feedfeedfeedfeed"}, "no artifact checkpoint-feedfeedfeedfeed"),
             ({"checkpoint": f"hf:{tmp_path / 'absent'}"}, "there is no such folder"),
             ({"--tokenizer": "gpt3"}, "gpt3")):

@@ -145,6 +145,8 @@ def test_a_sweep_that_could_not_choose_is_refused_before_any_work():
         studies.load("smoke", ["train.sweep={values: [0.01]}"])
     with pytest.raises(SpecError, match="names no number"):
         studies.load("smoke", ["train.sweep={field: optimiser.rate, values: [0.01, 0.02]}"])
+    with pytest.raises(SpecError, match="train.trial: got 0.5; a trial keeps no weights"):
+        studies.load("smoke", ["train.trial=0.5"])
 
 
 def test_a_dry_run_lists_the_trials(reread):
@@ -179,7 +181,7 @@ def test_what_cannot_be_causal_or_is_broken_is_no_architecture(tmp_path, toy, ca
 
 
 def test_some_may_be_left_out_or_be_set_otherwise(tmp_path):
-    each = EACH[:-1] + ", leave_out: [lavo]}\n      based: {model: based-tiny, model_overrides: {width: 32}}"
+    each = EACH[:-1] + ", leave_out: [lavo, lavo]}\n      based: {model: based-tiny, model_overrides: {width: 32}}"
     architectures = studies.load(write(tmp_path, each)).workloads["sets"].architectures
     assert "lavo" not in architectures and "attention" in architectures
     assert architectures["based"].model == "based-tiny" and architectures["attention"].model == "based-mini"
@@ -188,6 +190,7 @@ def test_some_may_be_left_out_or_be_set_otherwise(tmp_path):
 @pytest.mark.parametrize("each, words", [
     ("{model: based-mini}", "each_mixer.*kind"), ("all", "each_mixer.*kind"),
     ("{model: '{kind}', leave_out: [atention]}", "leave_out.*did you mean attention"),
+    ("{model: '{kind}', leave_out: 5}", "leave_out: got 5; expected a list"),
     ("{model: '{kind}', colour: red}", "architectures.attention.colour: there is no such field")])
 def test_a_pattern_that_cannot_be_is_refused(tmp_path, each, words):
     with pytest.raises(SpecError, match=words):
@@ -221,3 +224,8 @@ def test_the_command_line_takes_a_part(reread):
     assert facts.code == 0 and set(facts.json["parameters"]) == {"disjoint/based"}, facts.err
     wrong = reread("study", "run", "smoke", "--only", "basde", "--dry-run")
     assert wrong.code == 2 and "did you mean based?" in wrong.err
+    for unclear, words in ((",", "it can be: transformer, jrt, based"), ("", "it can be"), ("[based", "did you mean based?")):
+        wrong = reread("study", "run", "smoke", "--only", unclear, "--dry-run")
+        assert wrong.code == 2 and words in wrong.err and wrong.err.count("\n") == 1, wrong.err
+    facts = reread("study", "run", "smoke", "--only", " based , ", "--dry-run", "--json")
+    assert facts.code == 0 and set(facts.json["parameters"]) == {"disjoint/based"}, facts.err

@@ -93,6 +93,9 @@ def test_mistakes(reread, trained, tmp_path):
     store, checkpoint, scores = trained
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("years")
+    folder = store.path(checkpoint)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps({"model_type": "reread"}))
     for arguments, said in (
             (("export", checkpoint, str(tmp_path / "full")), "is not empty"),
             (("export", checkpoint, str(tmp_path / "full"), "--force"), "no model folder"),
@@ -100,11 +103,14 @@ def test_mistakes(reread, trained, tmp_path):
             (("export", "checkpoint-none", str(tmp_path / "x")), "no artifact checkpoint-none"),
             (("import", str(tmp_path / "full"), str(tmp_path / "x")), "config.json: cannot be read"),
             (("import", str(tmp_path / "absent")), "is no folder"),
+            (("export", str(folder), str(folder), "--force"), "would replace it"),
+            (("export", str(tmp_path / "theirs"), str(tmp_path / "x")), "is an export of reread"),
+            (("import", str(tmp_path / "theirs"), str(tmp_path / "theirs"), "--force"), "would replace it"),
             (("import", str(tmp_path / "full"), str(tmp_path / "x"), "--preset", "jrt-tiny"), "no released Based or JRT"),
     ):
         told = reread(*arguments)
         assert told.code == 2 and said in told.err and len(told.err.strip().splitlines()) == 1, told.err
-    assert [path.name for path in tmp_path.iterdir() if path.name not in ("home", "full")] == []
+    assert [path.name for path in tmp_path.iterdir() if path.name not in ("home", "full", "theirs")] == []
     weights = store.path(checkpoint) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\7")
     told = reread("export", checkpoint, str(tmp_path / "x"))
@@ -140,6 +146,15 @@ def test_an_import_is_a_checkpoint_that_evaluate_takes(reread, home, mamba):
 def test_a_tokenizer_of_another_model_is_refused(reread, home, mamba, tmp_path):
     told = reread("import", str(mamba[1]), str(tmp_path / "out"), "--tokenizer", "gpt2")
     assert told.code == 2 and "50257 ids, the model 264 rows" in told.err and not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_that_cannot_be_read_may_be_left_out(reread, home, mamba, tmp_path):
+    (mamba[1] / "tokenizer").mkdir()                                          # some keep tokenizer.json in there
+    assert reread("import", str(mamba[1]), str(tmp_path / "one")).code == 0
+    (mamba[1] / "tokenizer.json").write_bytes(b"\xff\xfe")
+    told = reread("import", str(mamba[1]), str(tmp_path / "two"))
+    assert told.code == 2 and "tokenizer.json: 'utf-8'" in told.err and "--tokenizer none" in told.err
+    assert reread("import", str(mamba[1]), str(tmp_path / "two"), "--tokenizer", "none").code == 0
 
 
 def test_notes_are_told_and_kept(reread, home, mamba, tmp_path):

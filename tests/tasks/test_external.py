@@ -123,6 +123,32 @@ def test_mistakes_are_named(tmp_path):
         external.tokenizer_of(f"hf:{folder}")
 
 
+def test_the_tokenizer_is_of_the_commit_that_was_named(tmp_path, monkeypatch):
+    """Two commits of one hub repository in the cache, whose tokenizers differ: no network is asked."""
+    import huggingface_hub.constants as hub
+    import transformers.utils.hub as cached
+
+    from tasks.tokenizers import train_bpe
+
+    texts, commits = ("aaaa bbbb " * 20, "abab cdcd " * 20), ("1" * 40, "2" * 40)
+    for text, commit in zip(texts, commits):
+        folder = tmp_path / "models--owner--model" / "snapshots" / commit
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+        train_bpe([text], 264).save(folder)
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    for module, name in ((hub, "HF_HUB_CACHE"), (cached, "HF_HUB_CACHE")):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, str(tmp_path))
+    monkeypatch.setattr(hub, "HF_HUB_OFFLINE", True)
+    first, second = (external.tokenizer_of(f"hf:owner/model@{commit}") for commit in commits)
+    assert first.name == second.name == "hf:owner/model"
+    ids = [each.encode_batch(["aaaa abab"])[0] for each in (first, second)]
+    assert ids[0] != ids[1] and [each.decode(found) for each, found in zip((first, second), ids)] == ["aaaa abab"] * 2
+    with pytest.raises(TokenizerError, match="its tokenizer at 333333333333 cannot be loaded"):
+        external.tokenizer_of(f"hf:owner/model@{'3' * 40}")
+
+
 def test_names_of_places(tmp_path):
     commit = "0123456789abcdef0123456789abcdef01234567"
     assert external.place(f"hf:owner/model@{commit}") == (None, "owner/model", commit)

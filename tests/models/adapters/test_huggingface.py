@@ -373,7 +373,18 @@ def test_folders_that_hold_no_whole_model(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "not_known"}))
     with pytest.raises(UnsupportedUse, match="does not know its architecture"):
         HuggingFaceModel.load(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": VOCABULARY + 1}))
+    with pytest.raises(ConfigError, match=r"of another shape .*transformer\.wte\.weight"):
+        HuggingFaceModel.load(str(tmp_path))
+    for text, words in (("{", "config.json: is no JSON"), ("[]", "config.json: holds a list")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            HuggingFaceModel.load(str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[:-9])
+    with pytest.raises(ConfigError, match="cannot be loaded .*not fully covered"):
+        HuggingFaceModel.load(str(tmp_path))
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="cannot be loaded"):
         HuggingFaceModel.load(str(tmp_path))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from kernels.errors import LayoutError, UnsupportedUse
 from kernels.layout import Layout
@@ -120,6 +120,14 @@ def test_pieces_with_a_cache_give_what_one_call_gives(name):
 
 
 @torch.no_grad()
+@torch.no_grad()
+def test_the_cache_under_its_former_name_is_not_lost():
+    model = wrapped("hybrid")
+    before = model(ids()[:, :6], use_cache=True).cache
+    found = model(ids()[:, 6:], past_key_values=before).logits
+    torch.testing.assert_close(found, model(ids()).logits[:, 6:], rtol=0, atol=1e-5)
+
+
 def test_a_further_piece_may_be_padded():
     model = wrapped("hybrid")
     mask = torch.ones(2, L, dtype=torch.long)
@@ -174,6 +182,12 @@ def test_what_is_refused():
         model(ids(), attention_mask=mask[:, None, None])
     with pytest.raises(ValueError, match="attention_mask: got"):
         model(ids(), attention_mask=mask[:, 1:])
+    with pytest.raises(ValueError, match="a prompt has no tokens"):
+        model.generate(torch.zeros(1, 0, dtype=torch.long), max_new_tokens=1)
+    with pytest.raises(ValueError, match="a prompt has no tokens"):
+        model.generate(ids(), attention_mask=torch.tensor([[1], [0]]).expand(2, L), max_new_tokens=1)
+    with pytest.raises(ValueError, match="cache: got a DynamicCache"):
+        model(ids(), cache=DynamicCache())
     with pytest.raises(ValueError, match="inputs_embeds"):
         model(inputs_embeds=torch.zeros(1, 2, 16))
     with pytest.raises(ValueError, match="hidden states"):

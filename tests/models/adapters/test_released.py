@@ -127,6 +127,13 @@ def test_other_settings_are_refused(change, message):
         released.model_config(config(**change), decays=True)
 
 
+@pytest.mark.parametrize("change", [{"n_layer": None}, {"n_inner": "wide"}, {"alt_mixer": 5}, {"alt_mixer_layers": 5}])
+def test_a_field_of_another_type_is_named(change):
+    given = {name: value for name, value in config(**change).items() if value is not None}
+    with pytest.raises(ConfigError, match="absent or of another type"):
+        released.read(given, {})
+
+
 def test_decay_rates_must_be_those_of_the_config():
     given = small({**LINEAR, "use_decay_proj": True}, fixed_decay=True, decay_const=-3)
     tensors = as_released(LanguageModel(released.model_config(given, True)[0]))

@@ -86,6 +86,8 @@ def test_the_older_names_are_read():
 @pytest.mark.parametrize(("change", "message"), [
     ({"hidden_act": "gelu"}, "gelu"), ({"expand": 1.5}, "whole numbers"), ({"num_heads": 3}, "num_heads 3 times head_dim"),
     ({"time_step_limit": ["no", 1]}, "'no' where a number"), ({"hidden_size": None}, "hidden_size"),
+    ({"time_step_limit": [0]}, "expected two numbers"), ({"time_step_limit": 5}, "expected two numbers"),
+    ({"num_hidden_layers": 0}, "mamba2 cannot be built"), ({"state_size": "many"}, "mamba2 cannot be built"),
 ])
 def test_settings_without_a_counterpart(change, message):
     config = json.loads(CASES["mamba2"].to_json_string()) | change

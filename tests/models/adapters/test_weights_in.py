@@ -97,6 +97,14 @@ def test_damaged_and_dangerous_files(tmp_path, capsys):
     with pytest.raises(ConfigError, match="pytorch_model.bin: cannot be read as weights"):
         import_model(tmp_path)
     assert "ran" not in capsys.readouterr().out
+    (tmp_path / "pytorch_model.bin").write_bytes(b"abc")
+    with pytest.raises(ConfigError, match=r"as weights \(no pickle of tensors alone"):
+        import_model(tmp_path)
+    (tmp_path / "pytorch_model.bin").unlink()
+    for shards in ([], {"weight_map": {"a": 5}}, {"weight_map": None}):
+        (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(shards))
+        with pytest.raises(ConfigError, match=r"index\.json: names no shards"):
+            import_model(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ConfigError, match="model.safetensors: cannot be read as weights"):
         import_model(tmp_path)
