@@ -61,10 +61,12 @@ class ModelConfig(BaseModel):
     def _expand_plan(cls, plan: Any) -> Any:
         if isinstance(plan, str):
             plan = plan.split()
+        if not isinstance(plan, (list, tuple)):
+            return plan
         layers: list[str] = []
         for item in plan:
             name, star, count = str(item).partition("*")
-            if star and not count.isdigit():
+            if star and not count.isdecimal():
                 raise ValueError(f"plan entry {item!r}: expected a name or name*count")
             layers += [name] * (int(count) if star else 1)
         return tuple(layers)

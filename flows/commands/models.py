@@ -69,9 +69,11 @@ def _print(found: list[dict[str, Any]]) -> None:
 
 
 def can(abilities: dict[str, Any]) -> str:
-    """causal, both ways, cross, prefix, packed: the ones it has; and how its state grows."""
+    """causal, both ways, cross, prefix, packed: the ones it has; the longest text [tokens], if there is one; how its state grows."""
     words = [word for word, name in (("causal", "causal"), ("both ways", "non_causal"), ("cross", "cross"), ("prefix", "prefix"),
                                      ("packed", "native_packing")) if abilities[name]]
+    if abilities["max_length"] is not None:
+        words.append(f"to {abilities['max_length']:,}")
     return ", ".join([*words, GROWTH[abilities["growth"]]])
 
 

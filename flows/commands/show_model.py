@@ -26,7 +26,7 @@ def show_model(name: str, json: bool) -> None:
     elif name in kinds:
         show, found = _kind, kind_facts(name)
     else:
-        close = get_close_matches(name, [*presets, *kinds], n=4, cutoff=0.5)
+        close = get_close_matches(name.lower(), [*presets, *kinds], n=4, cutoff=0.5)
         raise ConfigError(f"no preset or mixer {name!r}; " + (f"close to it are {', '.join(close)}; " if close else "")
                           + "`reread models` lists all")
     document(found) if json else show(found)
@@ -108,7 +108,7 @@ def _preset(found: dict[str, Any]) -> None:
     _paragraph("parameters  ", "; ".join([f"{found['parameters']:,}", *published]))
     _paragraph("cost        ", f"{short(found['flops_per_token'])} FLOPs a token, forward, in a text of {LENGTHS[0]:,}")
     _paragraph("state       ", ", ".join(f"{size(states[str(length)])} after {length:,} tokens" for length in LENGTHS))
-    able = can(found["abilities"]).rpartition(", ")[0]
+    able = can(found["abilities"]).rpartition(", ")[0] + (" tokens" if found["abilities"]["max_length"] else "")
     _paragraph("abilities   ", f"{able}; state {found['abilities']['growth']} in the length of the text")
     mlp = "no MLP" if config["mlp"] is None else f"{config['mlp_kind']} MLP of {config['mlp']:,}"
     _paragraph("trunk       ", f"width {config['width']:,}, {len(found['layers'])} layers, vocabulary {config['vocabulary']:,}, {mlp}, "

@@ -42,7 +42,7 @@ def describe(name: str) -> Preset:
         if found is not None:
             return found
     known = preset_names(*FAMILIES)
-    close = get_close_matches(name, known, n=4, cutoff=0.5)
+    close = get_close_matches(name.lower(), known, n=4, cutoff=0.5)
     raise ConfigError(f"no model preset {name!r}; " + (f"close to it are {', '.join(close)}" if close else
                                                        f"there are {', '.join(preset_names())} and the zoo"))
 

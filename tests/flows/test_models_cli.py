@@ -36,6 +36,8 @@ def test_the_table_is_readable_at_100_columns(reread):
     row = next(line for line in lines if " jrt-360m " in line).split()
     assert row == ["jrt-360m", "356,578,304", "720", "M", "8.7", "MB", "8.7", "MB", "causal,", "prefix,", "O(1)"]
     assert next(line for line in lines if " transformer-360m " in line).split()[-2:] == ["causal,", "O(n)"]
+    assert next(line for line in lines if " zoo-cosformer " in line).endswith("causal, to 8,192, O(1)")
+    assert "causal, to 8,192 tokens; state constant" in " ".join(reread("models", "show", "zoo-cosformer").out.split())
     assert any(line.startswith("published") for line in lines) and "zoo-state-*" in lines[-1]
 
 
@@ -65,6 +67,7 @@ def test_json_of_show_adds_up(reread):
 def test_a_wrong_name_gets_those_close_to_it(reread):
     answer = reread("models", "show", "jrt-36m")
     assert answer.code == 2 and "no preset or mixer 'jrt-36m'; close to it are jrt-360m" in answer.err
+    assert "close to it are lavo" in reread("models", "show", "LAVO").err
     assert reread("models", "show", "??").err.strip() == "error: no preset or mixer '??'; `reread models` lists all"
 
 

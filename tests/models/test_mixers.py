@@ -151,3 +151,10 @@ def test_a_model_starts_with_the_vectors_that_its_mixer_drew(case):
             assert torch.equal(found, drawn), name
     for (name, found), drawn in zip(trunk.named_buffers(), alone.buffers()):
         assert torch.equal(found, drawn), name
+
+
+@pytest.mark.parametrize(("plan", "message"), [(None, "valid tuple"), (5, "valid tuple"), ("m*", r"name\*count"), ("m*²", r"name\*count"),
+                                               ("m*0", "at least one layer"), ("other", r"plan names \['other'\]")])
+def test_a_plan_that_is_none(plan, message):
+    with pytest.raises(ValidationError, match=message):
+        ModelConfig(width=WIDTH, vocabulary=8, mixers={"m": attention.Config()}, plan=plan)

@@ -224,8 +224,8 @@ def test_released_padding_mutes_what_the_prefix_layers_read():
 def test_changes_and_mistakes():
     changed = preset("jrt-tiny", seed=3, vocabulary=512)
     assert (changed.seed, changed.vocabulary, changed.mixers) == (3, 512, preset("jrt-tiny").mixers)
-    with pytest.raises(ConfigError, match="no model preset 'jrt-teny'; close to it are jrt-tiny"):
-        preset("jrt-teny")
+    with pytest.raises(ConfigError, match="no model preset 'JRT-teny'; close to it are jrt-tiny"):
+        preset("JRT-teny")
     with pytest.raises(ConfigError, match="there are transformer-tiny, .*jrt-1.3b"):
         preset("##########")
     with pytest.raises(ValidationError, match="depth"):
