@@ -16,6 +16,7 @@ from models.mixer import Abilities, Cost, Mixer, MixerConfig, Mode
 from models.state import State
 
 GROWTH = 32  # spare cache columns that a step adds at a time [tokens]
+SLICE = 1024  # tokens of extend that read the cache at a time: a mask holds slice x cache numbers
 
 
 class Config(MixerConfig):
@@ -100,8 +101,9 @@ class Attention(Mixer):
         else:
             width = _total(layout, state)
             k, v = (_appended(state[name], new, width, layout, state.count_B) for name, new in (("k", k), ("v", v)))
-            visible = torch.arange(width, device=x_BLD.device) <= layout.position_BL[:, None, :, None]
-            y = self._attended(q, k, v, attn_mask=visible)
+            column, position_BL = torch.arange(width, device=x_BLD.device), layout.position_BL
+            y = torch.cat([self._attended(part, k, v, attn_mask=column <= place[:, None, :, None])
+                           for part, place in zip(q.split(SLICE, 1), position_BL.split(SLICE, 1))], 1)
             state = state.advanced(layout.lengths_B, k=k, v=v)
         return y, state
 

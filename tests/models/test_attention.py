@@ -100,3 +100,22 @@ def test_costs_of_the_other_modes():
     assert cross.cost(10).step_flops == 1024 + 10 * 64
     memory = cross.encode(tokens(2, 10, WIDTH), Layout.dense(2, 10))
     assert memory.nbytes == 2 * cross.cost(10, torch.float64).state_bytes
+
+
+@torch.no_grad()
+def test_a_long_extension_reads_the_cache_in_slices(monkeypatch):
+    mixer, x, seen = build(heads=4, kv_heads=2), tokens(2, 17, WIDTH), []
+    whole = mixer(x, Layout.dense(2, 17))
+    attend = attention.F.scaled_dot_product_attention
+
+    def watched(q, k, v, attn_mask=None, **settings):
+        if attn_mask is not None:
+            seen.append(attn_mask.shape[2])
+        return attend(q, k, v, attn_mask=attn_mask, **settings)
+
+    monkeypatch.setattr(attention, "SLICE", 4)
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", watched)
+    _, state = mixer.prefill(x[:, :7], Layout.dense(2, 7))
+    y, _ = mixer.extend(x[:, 7:], Layout.dense(2, 10), state)
+    torch.testing.assert_close(y, whole[:, 7:])
+    assert seen == [4, 4, 2]
