@@ -52,7 +52,7 @@ class OrthogonalBasis(nn.Module):
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Rows of a rotation drawn uniformly (Haar), one a head."""
         if self.weight.device.type != "meta":
-            drawn = torch.randn(self.weight.shape, generator=generator, dtype=torch.float64)
+            drawn = torch.randn(self.weight.shape, generator=generator, dtype=torch.float64, device="cpu")
             with torch.no_grad():
                 self.weight.copy_(orthonormal_rows(drawn))
 

@@ -7,15 +7,17 @@ import hashlib
 import torch
 from torch import nn
 
+DRAWN = {"dtype": torch.float32, "device": "cpu"}  # of what is drawn, whatever torch's defaults are
+
 
 def draw_normal(tensor: torch.Tensor, std: float, generator: torch.Generator) -> None:
     """Fill with N(0, std^2). On the meta device nothing is drawn."""
-    _fill(tensor, lambda shape: torch.randn(shape, generator=generator) * std)
+    _fill(tensor, lambda shape: torch.randn(shape, generator=generator, **DRAWN) * std)
 
 
 def draw_uniform(tensor: torch.Tensor, bound: float, generator: torch.Generator) -> None:
     """Fill with U(-bound, bound). On the meta device nothing is drawn."""
-    _fill(tensor, lambda shape: (torch.rand(shape, generator=generator) * 2 - 1) * bound)
+    _fill(tensor, lambda shape: (torch.rand(shape, generator=generator, **DRAWN) * 2 - 1) * bound)
 
 
 def _fill(tensor: torch.Tensor, draw) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from kernels.layout import Layout
 from kernels.short_conv import short_conv, short_conv_step
-from models.initialise import draw_uniform
+from models.initialise import DRAWN, draw_uniform
 from models.mixer import MixerConfig
 from models.mixers.sliding_window import last_tokens
 from models.state import State
@@ -47,7 +47,7 @@ class StateSpaceConfig(StepConfig):
 def drawn_log_steps(count: int, config: StepConfig, generator: torch.Generator) -> torch.Tensor:
     """ln Δ, uniform between those of dt_min and dt_max: (count,)."""
     low, high = math.log(config.dt_min), math.log(config.dt_max)
-    return low + (high - low) * torch.rand(count, generator=generator)
+    return low + (high - low) * torch.rand(count, generator=generator, **DRAWN)
 
 
 def draw_step_bias(bias: nn.Parameter, config: StateSpaceConfig, generator: torch.Generator) -> None:

@@ -20,7 +20,7 @@ from kernels.summary_window import Places, Rule, reach
 from kernels.summary_window.near import far_pairs, near_pairs
 from kernels.taylor.features import without_autocast
 from models.closed_chunks import SummaryMixer, Tokens
-from models.initialise import Linear
+from models.initialise import Linear, draw_normal
 from models.landmarks import segment_places
 from models.mixer import Cost, MixerConfig
 from models.modes import mode_field
@@ -99,9 +99,8 @@ class EVA(SummaryMixer):
         for norm in (self.norm_q, self.norm_k):
             if norm is not None:
                 norm.reset_parameters()
-        if self.offset_bias is not None and not self.offset_bias.is_meta:
-            with torch.no_grad():
-                self.offset_bias.copy_(torch.randn(self.offset_bias.shape, generator=generator))
+        if self.offset_bias is not None:
+            draw_normal(self.offset_bias, 1.0, generator)
 
     def project(self, x_BLD: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, Tokens]:
         q, k, v = (self.heads(projection(x_BLD)) for projection in (self.proj_q, self.proj_k, self.proj_v))

@@ -62,7 +62,7 @@ class GatedDeltaNet(DeltaNet):
         super().reset_parameters(generator)
         if self.A_log.device.type == "meta":
             return
-        rate, step = (torch.rand(self.config.heads, generator=generator, dtype=torch.float64) for _ in range(2))
+        rate, step = (torch.rand(self.config.heads, generator=generator, dtype=torch.float64, device="cpu") for _ in range(2))
         rate = (DECAY_RATES[0] + rate * (DECAY_RATES[1] - DECAY_RATES[0])).clamp(min=1e-4)
         step = (math.log(TIME_STEPS[0]) + step * math.log(TIME_STEPS[1] / TIME_STEPS[0])).exp()
         with torch.no_grad():

@@ -62,7 +62,7 @@ class Mamba(Mixer):
         self.conv1d.draw(generator)
         draw_uniform(self.dt_proj.weight, self.rank**-0.5, generator)
         draw_step_bias(self.dt_proj.bias, self.config, generator)
-        draw_log(self.A_log, torch.arange(1, self.config.state_size + 1))
+        draw_log(self.A_log, torch.arange(1, self.config.state_size + 1, device=self.A_log.device))
         nn.init.ones_(self.D)
 
     def mix(self, x_BLD: torch.Tensor, layout: Layout, state: State | None) -> tuple[torch.Tensor, State | None]:

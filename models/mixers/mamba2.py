@@ -13,7 +13,7 @@ from kernels.errors import ConfigError
 from kernels.gated_scan import empty_state, gated_scan, gated_step
 from kernels.layout import Layout
 from models.decayed_attention import decayed_attention, is_short
-from models.initialise import Linear
+from models.initialise import DRAWN, Linear
 from models.mixer import Abilities, Cost, Mixer
 from models.state import State
 from models.state_space import CausalConv, StateSpaceConfig, draw_log, draw_step_bias
@@ -97,7 +97,7 @@ class Mamba2(Mixer):
         self.conv1d.draw(generator)
         draw_step_bias(self.dt_bias, self.config, generator)
         low, high = self.config.decay_range
-        draw_log(self.A_log, low + (high - low) * torch.rand(self.heads, generator=generator))
+        draw_log(self.A_log, low + (high - low) * torch.rand(self.heads, generator=generator, **DRAWN))
         nn.init.ones_(self.D)
         nn.init.ones_(self.norm.weight)
 

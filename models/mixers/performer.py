@@ -81,7 +81,7 @@ class Performer(FeatureMixer):
 def orthogonal_features(H: int, F: int, K: int, generator: torch.Generator) -> torch.Tensor:
     """(H, F, K) float64: rows orthogonal in blocks of K, each as long as a Gaussian vector of K numbers."""
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
 
     blocks = -(-F // K)
     q, r = torch.linalg.qr(normal(H, blocks, K, K))

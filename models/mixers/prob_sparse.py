@@ -64,7 +64,8 @@ class ProbSparse(WholeDocumentMixer):
 
     def sampled(self, N: int) -> torch.Tensor:
         """(N, count) int64: the keys on which each query of a document of N tokens is measured; repeats occur."""
-        return torch.randint(N, (N, self.count(N)), generator=seeded("prob_sparse", self.config.seed, self.layer, N))
+        generator = seeded("prob_sparse", self.config.seed, self.layer, N)
+        return torch.randint(N, (N, self.count(N)), generator=generator, device="cpu")
 
     def flops(self, length: int) -> int:
         D, count = self.width, self.count(length)

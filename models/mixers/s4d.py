@@ -76,9 +76,9 @@ class S4D(Mixer):
         super().reset_parameters(generator)
         draw_normal(self.C, math.sqrt(0.5), generator)
         draw_normal(self.D, 1.0, generator)
-        draw_log(self.log_A_real, torch.tensor(0.5))
+        draw_log(self.log_A_real, torch.tensor(0.5, device=self.log_A_real.device))
         if self.log_dt.device.type != "meta":
-            N, n = self.config.state_size, torch.arange(self.pairs).double()
+            N, n = self.config.state_size, torch.arange(self.pairs, device=self.A_imag.device).double()
             with torch.no_grad():
                 self.log_dt.copy_(drawn_log_steps(self.width, self.config, generator))
                 self.A_imag.copy_(math.pi * n if self.config.init == "lin" else N / math.pi * (N / (2 * n + 1) - 1))

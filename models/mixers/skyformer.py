@@ -59,7 +59,7 @@ class Skyformer(WholeDocumentMixer):
     def sampled(self, N: int) -> tuple[torch.Tensor, torch.Tensor]:
         """int64 numbers of the queries and of the keys that are landmarks of a document of N tokens."""
         C, generator = self.config.landmarks, seeded("skyformer", self.config.seed, self.layer, N)
-        return tuple(torch.randint(N, (size,), generator=generator) for size in (C // 2, C - C // 2))
+        return tuple(torch.randint(N, (size,), generator=generator, device="cpu") for size in (C // 2, C - C // 2))
 
     def inverse_scale(self, a_BHCC: torch.Tensor) -> torch.Tensor:
         """What the first estimate of the inverse divides by, as released but for each document and head."""

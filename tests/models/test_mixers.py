@@ -9,7 +9,7 @@ from kernels.layout import Layout
 from models import LanguageModel, ModelConfig, registry
 from models.initialise import seeded
 from models.mixers import attention, base_conv, based, prefix, sliding_window
-from tests.contracts.cases import select
+from tests.contracts.cases import select, whatever
 
 WIDTH = 16
 
@@ -158,3 +158,19 @@ def test_a_model_starts_with_the_vectors_that_its_mixer_drew(case):
 def test_a_plan_that_is_none(plan, message):
     with pytest.raises(ValidationError, match=message):
         ModelConfig(width=WIDTH, vocabulary=8, mixers={"m": attention.Config()}, plan=plan)
+
+
+@whatever
+def test_draws_depend_on_the_generator_alone(case):
+    """Not on torch's default dtype and device."""
+    mixer = registry.build(case.config, WIDTH, seed=1)
+    drawn = {name: tensor.clone() for name, tensor in mixer.state_dict().items()}
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        with torch.device("meta"):
+            mixer.reset_parameters(seeded(1, 0))
+    finally:
+        torch.set_default_dtype(default)
+    for name, tensor in mixer.state_dict().items():
+        assert torch.equal(tensor, drawn[name]), name
