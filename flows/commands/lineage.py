@@ -13,6 +13,7 @@ from storage.artifacts import Manifest, Store
 from storage.errors import ArtifactError
 
 SUMMARY = "summary.json"
+TRIAL = "trial_"          # how the inputs of a training name the trials of its sweep
 
 
 def provenance(name: str, folder: Path, manifest: Manifest | None, store: Store, tokenizer: Any) -> Provenance:
@@ -38,18 +39,26 @@ def package_version() -> str:
 
 
 def _settings(train: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:
-    optimiser, objective = train.get("optimiser") or {}, train.get("objective") or {}
-    found = {"objective": training.get("objective", objective.get("kind")),
+    """By name, a swept field at the value that its trials chose, which is not the one that was written down."""
+    swept = training.get("sweep") or {}
+    given = {f"{part}.{name}": value for part in ("optimiser", "objective") for name, value in (train.get(part) or {}).items()}
+    given |= {swept["field"]: swept["chosen"]} if swept else {}
+    optimiser = {name.removeprefix("optimiser."): value for name, value in given.items() if name.startswith("optimiser.")}
+    tried = ", ".join(f"{trial['value']:g}" for trial in swept.get("trials", ()))
+    found = {"objective": training.get("objective", given.get("objective.kind")),
              "optimiser": optimiser.get("kind"), "learning rate": optimiser.get("learning_rate"),
+             "learning rate of matrices": optimiser.get("matrix_learning_rate") if optimiser.get("kind") == "muon" else None,
+             "chosen on validation rows": f"{swept['field']} {swept['chosen']:g} among {tried}" if swept else None,
              "schedule": optimiser.get("schedule"), "weight decay": optimiser.get("weight_decay"),
              "precision": train.get("precision")}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _upstream(manifest: Manifest, store: Store) -> Iterator[tuple[str, str, Manifest | None]]:
-    """(role, id, manifest) of every artifact behind this one, nearest first, each once; None = not in this store."""
+    """(role, id, manifest) of every artifact behind this one, nearest first, each once; None = not in this store. Trials
+    of a sweep are left out: they chose a setting, nothing was learnt from them."""
     seen: set[str] = set()
-    waiting = list(manifest.inputs.items())
+    waiting = [(role, identifier) for role, identifier in manifest.inputs.items() if not role.startswith(TRIAL)]
     while waiting:
         role, identifier = waiting.pop(0)
         if identifier in seen:

@@ -59,6 +59,8 @@ def import_weights(path: str, target: str | None, preset: str | None, tokenizer:
         facts = {"checkpoint": identifier, **json_format.loads((folder / SUMMARY).read_text(encoding="utf-8"))}
     for note in facts["notes"]:
         log.warning("%s", note)
+    if facts["tokenizer"] is None and tokenizer is None:
+        log.warning("no tokenizer lies beside these weights, so evaluate cannot read text with them; --tokenizer NAME adds one")
     _tell(folder, facts if json else {name: value for name, value in facts.items() if name not in ("notes", "seed")}, json)
 
 

@@ -14,6 +14,7 @@ from storage.artifacts import Store
 from tasks import cloze, evaluate, pretrain, rows
 from tasks.specs import ClozeSpec, DisjointRowsSpec, EvaluateSpec, PretrainSpec, TrainSpec
 from tasks.tokenizers import load_tokenizer
+from tasks.training import sweep
 
 ASKED = {"limit": 3, "orders": ("small_first",), "task_options": {"sizes": [[4, 8]]}}
 
@@ -75,6 +76,23 @@ def test_the_card_says_where_the_weights_come_from(reread, trained, tmp_path):
                  "Licence\n\nNot stated", "Install reread first", "This is a prefix model", "prefix_length", "- base_conv\n- prefix\n"):
         assert said in card, said
     assert "\n\n\n" not in card and "None" not in card.split("## Data")[0].split("Mixers:")[0]
+
+
+def test_the_card_has_what_a_sweep_chose_and_no_trial_among_its_data(tmp_path):
+    from flows.commands.lineage import provenance
+
+    store = Store(tmp_path)
+    def write(summary):
+        return lambda folder: (folder / "summary.json").write_text(json.dumps(summary)) and {}
+    trials = {sweep.role(value): store.produce("trial", {"value": value}, {}, "code", write({})) for value in (0.005, 0.02)}
+    drawn = store.produce("rows", {"kind": "recall"}, {}, "code", lambda folder: {"rows": 3, "tokens": 5})
+    spec = {"train": TrainSpec(optimiser={"kind": "muon", "matrix_learning_rate": 0.01, "learning_rate": 0.003}).model_dump()}
+    found = {"sweep": {"field": "optimiser.matrix_learning_rate", "chosen": 0.02, "trials": [{"value": 0.005}, {"value": 0.02}]}}
+    made = store.produce("checkpoint", spec, {"rows": drawn, **trials}, "code", write(found))
+    known = provenance(made, store.path(made), store.manifest(made), store, None)
+    assert known.settings["learning rate of matrices"] == 0.02 and known.settings["learning rate"] == 0.003
+    assert known.settings["chosen on validation rows"] == "optimiser.matrix_learning_rate 0.02 among 0.005, 0.02"
+    assert [source.identifier for source in known.sources] == [drawn]
 
 
 def test_a_folder_without_records_says_so(reread, trained, tmp_path):
@@ -150,11 +168,13 @@ def test_a_tokenizer_of_another_model_is_refused(reread, home, mamba, tmp_path):
 
 def test_a_tokenizer_that_cannot_be_read_may_be_left_out(reread, home, mamba, tmp_path):
     (mamba[1] / "tokenizer").mkdir()                                          # some keep tokenizer.json in there
-    assert reread("import", str(mamba[1]), str(tmp_path / "one")).code == 0
+    told = reread("import", str(mamba[1]), str(tmp_path / "one"))
+    assert told.code == 0 and "no tokenizer lies beside these weights" in told.err
     (mamba[1] / "tokenizer.json").write_bytes(b"\xff\xfe")
     told = reread("import", str(mamba[1]), str(tmp_path / "two"))
     assert told.code == 2 and "tokenizer.json: 'utf-8'" in told.err and "--tokenizer none" in told.err
-    assert reread("import", str(mamba[1]), str(tmp_path / "two"), "--tokenizer", "none").code == 0
+    told = reread("import", str(mamba[1]), str(tmp_path / "two"), "--tokenizer", "none")
+    assert told.code == 0 and told.err == ""
 
 
 def test_notes_are_told_and_kept(reread, home, mamba, tmp_path):
