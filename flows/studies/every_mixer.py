@@ -61,9 +61,16 @@ def causal_kinds() -> list[str]:
 
     found = []
     for entry in registry.entries():
-        if entry.broken is not None:
-            log.warning("mixer %s is left out of the study: %s", entry.kind, entry.broken)
-        elif any(able.causal and able.streaming for able in map(entry.mixer.abilities, entry.config.cases().values())):
+        broken, usable = entry.broken, False
+        if broken is None:
+            try:
+                usable = any(able.causal and able.streaming
+                             for able in map(entry.mixer.abilities, entry.config.cases().values()))
+            except Exception as error:  # noqa: BLE001  a user's file may fail in any way; the reason is told
+                broken = f"{type(error).__name__}: {error}"
+        if broken is not None:
+            log.warning("mixer %s is left out of the study: %s", entry.kind, broken)
+        elif usable:
             found.append(entry.kind)
     return found
 

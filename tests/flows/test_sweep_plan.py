@@ -69,7 +69,7 @@ def toy(tmp_path, monkeypatch):
     yield folder
     import sys
 
-    for name in ("toy", "wrong", "deaf"):
+    for name in ("toy", "wrong", "deaf", "mute"):
         sys.modules.pop(f"models.mixers.{name}", None)
 
 
@@ -168,16 +168,20 @@ def test_a_mixer_file_is_an_architecture(tmp_path, toy, store):
     assert set(found.results["workloads"]["sets"]["checkpoints"]) == {"toy/0", "alone/0"}
 
 
-def test_what_cannot_be_causal_or_is_broken_is_no_architecture(tmp_path, toy, capfd):
+def test_what_cannot_be_causal_or_is_broken_is_no_architecture(tmp_path, toy, capfd, caplog):
     (toy / "wrong.py").write_text("raise RuntimeError('half written')")
     (toy / "deaf.py").write_text(TOY.replace("{kind}", "deaf") + (
         "\n    @classmethod\n    def abilities(cls, config):\n        from models.cost import Abilities\n"
         "        return Abilities(causal=False)\n"))
-    assert {"wrong", "deaf"} <= set(registry.names())
+    (toy / "mute.py").write_text(TOY.replace("{kind}", "mute") + (
+        "\n    @classmethod\n    def abilities(cls, config):\n        raise RuntimeError('not written yet')\n"))
+    assert {"wrong", "deaf", "mute"} <= set(registry.names())
     kinds = causal_kinds()
-    assert "toy" in kinds and not {"wrong", "deaf"} & set(kinds)
+    assert "toy" in kinds and not {"wrong", "deaf", "mute"} & set(kinds)
     assert all(any(registry.abilities(case).causal for case in registry.config_class(kind).cases().values()) for kind in kinds)
-    assert "wrong is left out of the study: RuntimeError: half written" in capfd.readouterr().err
+    told = capfd.readouterr().err + caplog.text       # where it goes depends on whether a command has set up the log
+    assert "wrong is left out of the study: RuntimeError: half written" in told
+    assert "mute is left out of the study: RuntimeError: not written yet" in told
 
 
 def test_some_may_be_left_out_or_be_set_otherwise(tmp_path):
