@@ -29,7 +29,7 @@ def _workload(report: Report, workload: str) -> Table:
     table = Table(f"architectures-{workload}", f"Architectures: {workload}",
                   ["architecture", "parameters", f"state at {length:,}", f"state at {LONG:,}", "grows", "tokens/s",
                    *(["rate"] if swept else []), "bits/byte",
-                   *(name for panel in panels for name in (panel.title, "control"))],
+                   *(name for panel in panels for name in (panel.title, f"control of {panel.column}"))],
                   note=f"By state after {LONG:,} tokens, in float32. tokens/s: training, one process. bits/byte: answers of "
                        "validation rows. Recall in the first order with a 95 % interval over documents, beside the higher "
                        "of its two controls."
@@ -107,9 +107,13 @@ def edge_lines(report: Report) -> list[str]:
         return []
     lines = ["## Choices at an end of what was tried", "",
              "The best value may lie beyond it; these architectures may be better than shown.", ""]
-    at = [f"* {workload}: {name} took {facts['chosen']:g}, the {facts['edge']} value of {facts['field']}."
-          for (workload, name), facts in found.items() if facts["edge"]]
-    return [*lines, *(at or ["* none"]), ""]
+    at: dict[tuple[str, str], list[str]] = {}                # workload and choice -> architectures
+    for (workload, name), facts in found.items():
+        if facts["edge"]:
+            choice = f"took {facts['chosen']:g}, the {facts['edge']} value of {facts['field']}"
+            at.setdefault((workload, choice), []).append(name)
+    told = [f"* {workload}: {', '.join(names)} {choice}." for (workload, choice), names in at.items()]
+    return [*lines, *(told or ["* none"]), ""]
 
 
 # ------------------------------------------------------------------------------------------------------------ controls
