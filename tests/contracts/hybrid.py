@@ -26,9 +26,14 @@ def layers() -> dict[str, object]:
     return dict(list(chosen.items())[:MOST_LAYERS])
 
 
+def readers() -> dict[str, object]:
+    """Every mixer that reads a prefix, and nothing that would drown what it says."""
+    return {case.kind: case.config for case in all_cases() if case.abilities.prefix and case.abilities.streaming}
+
+
 @functools.lru_cache(4)
-def _model(positions: str) -> LanguageModel:
-    mixers = layers()
+def _model(positions: str, prefixed: bool = False) -> LanguageModel:
+    mixers = readers() if prefixed else layers()
     fairseq = {"norm": "layer", "mlp_kind": "gelu"} if positions == "sinusoidal" else {}
     config = ModelConfig(width=WIDTH, vocabulary=VOCABULARY, mixers=mixers, plan=tuple(mixers), mlp=24, positions=positions,
                          max_length=512 if positions == "learned" else None, seed=3, tie=False, **fairseq)
@@ -44,5 +49,6 @@ def keep_init(model: LanguageModel) -> frozenset[str]:
     )
 
 
-def hybrid(dtype: torch.dtype = torch.float64, positions: str = "none") -> LanguageModel:
-    return copy.deepcopy(_model(positions)).to(dtype)
+def hybrid(dtype: torch.dtype = torch.float64, positions: str = "none", prefixed: bool = False) -> LanguageModel:
+    """`prefixed`: of prefix readers alone."""
+    return copy.deepcopy(_model(positions, prefixed)).to(dtype)

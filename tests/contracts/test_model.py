@@ -207,7 +207,7 @@ def test_l18_greedy_text_is_the_same_in_any_batch_and_order(dtype):
 
 def test_l18_iterate_starts_like_left_pad_and_differs_later():
     """Its prefix grows with the text until M; past M it is stepping."""
-    model = hybrid()
+    model = hybrid(prefixed=True)
     M = 10
 
     def slow_iterate(prompt):
