@@ -230,16 +230,60 @@ class PretrainSpec(Spec):
 
 
 # ------------------------------------------------------------------------------------------------- cloze, evaluation
+class RewriterSpec(Spec):
+    """Who turns a question and its answer into a statement that ends in the answer."""
+
+    kind: Literal["rules", "endpoint"] = Field(
+        "rules", description="rules: by grammar, always the same; endpoint: a language model behind an OpenAI-style API")
+    url: str = Field("http://127.0.0.1:8000/v1", description="endpoint: base address, up to and including /v1")
+    model: str = Field("", description="endpoint: the model's name there (JRT: Llama-3-70B)")
+    key_variable: str = Field("OPENAI_API_KEY", description="endpoint: environment variable that holds the key, if any")
+    prompt: str = Field("v1", description="endpoint: version of the instruction")
+    temperature: float = Field(0.0, ge=0, description="endpoint: 0 = the likeliest text")
+    maximum_tokens: int = Field(96, ge=1, description="endpoint: longest reply [tokens]")
+    concurrency: int = Field(8, ge=1, description="endpoint: requests at once, over all workers")
+    timeout: float = Field(60.0, gt=0, description="endpoint: of one request [seconds]")
+    tries: int = Field(5, ge=1, description="endpoint: of one question; between them it waits longer and longer")
+    price_in: float = Field(0.0, ge=0, description="endpoint: of a million prompt tokens, for the bill that is shown")
+    price_out: float = Field(0.0, ge=0, description="endpoint: of a million reply tokens")
+
+
+class QuestionsSpec(Spec):
+    """Documents, questions and answers in their original format. Produces a `questions` artifact with a cloze each."""
+
+    task: str = Field(description="Eval task whose format is read: fda, swde, squad, nq, triviaqa, drop")
+    paths: tuple[str, ...] = Field((), description="Files, folders or globs of the original or the published format")
+    dataset: str | None = Field(None, description="Hub name or local folder of a published cloze set, instead of paths")
+    dataset_config: str | None = Field(None, description="Its configuration; empty = the published one")
+    dataset_split: str = Field("validation", description="Its split; the published sets have only this one")
+    format: str = Field("auto", description="One of the task's formats; auto = told from the files")
+    rewriter: RewriterSpec = RewriterSpec()
+    on_bad_record: Literal["error", "skip"] = Field(
+        "skip", description="skip: what cannot be used is kept with its reason; error: the first one stops the stage")
+    limit: int | None = Field(None, ge=1, description="Documents to read, in the order of the files; None = all")
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> QuestionsSpec:
+        if bool(self.paths) == bool(self.dataset):
+            raise ValueError("give either `paths`, files in the original format, or `dataset`, a published set")
+        return self
+
+
 class ClozeSpec(Spec):
     """Prompts of one eval task in every order. Produces a `prompts` artifact."""
 
-    task: str = Field(description="Eval task, one file under tasks/evals: pydocs, lookup, disjoint")
+    task: str = Field(description="Eval task, one file under tasks/evals: pydocs, lookup, disjoint, fda, squad, ...")
     task_options: dict[str, Any] = Field(default_factory=dict, description="Fields of that task's own options")
     orders: tuple[str, ...] = Field(("default", "question_first", "twice"), description="Prompt orders to write")
-    template: Literal["clean"] = Field("clean", description="Template version")
-    budget: Literal["document", "total"] = Field(
-        "document", description="document: the same cut in every order, prompts may grow; total: the longest order fits")
-    document_tokens: int = Field(120, ge=8, description="budget `document`: document length limit [tokens]")
+    template: Literal["clean", "jrt-2407"] = Field(
+        "clean", description="Template version; jrt-2407: the released prompts byte for byte (default and twice)")
+    shots: int = Field(0, ge=0, le=8, description="Worked examples before the question, each with its own document")
+    tokenizer: str | None = Field(
+        None, description="gpt2, bytes or hf:<name>, for a task without a corpus; None = the shards'")
+    budget: Literal["document", "total", "released"] = Field(
+        "document", description="document: the same cut in every order, prompts may grow; total: the longest order fits; "
+                                "released: document_tokens around the answer as the released code cuts (jrt.md 4.3)")
+    document_tokens: int = Field(120, ge=8, description="budgets `document`, `released`: document length limit [tokens]")
     total_tokens: int = Field(2048, ge=32, description="Prompt and generation together never exceed this [tokens]")
     generation_tokens: int = Field(48, ge=1, description="Room kept for the answer [tokens]")
     split: Literal["validation", "test"] = Field("test", description="Whose documents; settings are chosen on validation")
@@ -250,14 +294,19 @@ class ClozeSpec(Spec):
 class EvaluateSpec(Spec):
     """A checkpoint answers prompts. Produces a `scores` artifact with every prediction."""
 
-    strategy: Literal["left_pad", "left_pad_released", "iterate"] = Field(
-        "left_pad", description="How a prefix model reads the prompt (contract 3); others ignore it")
+    strategy: Literal["left_pad", "left_pad_released", "iterate", "reread"] = Field(
+        "left_pad", description="How a prefix model reads the prompt (contract 3), others ignore it; reread: every model "
+                                "reads the prompt twice")
     keep_out: Literal["question", "one", "none"] = Field(
         "question", description="Prompt tail left out of the prefix: the cloze line, one token, or nothing")
     prefix_tokens: int | None = Field(None, ge=0, description="M; None = the model's own")
     batch_rows: int = Field(32, ge=1, description="Prompts answered together; changes speed, not answers")
     generation_tokens: int = Field(48, ge=1, description="An answer ends here or at a newline [tokens]")
-    metric: Literal["contains", "exact"] = Field("contains", description="contains: the answer occurs in what is said")
+    metric: Literal["contains", "exact", "squad_exact", "f1", "rouge_l"] = Field(
+        "contains", description="contains: the answer occurs in what is said; the others stand beside it in every table")
+    likelihood: bool = Field(False, description="Also the log-likelihood of each answer after its prompt [nats]")
+    actors: int = Field(1, ge=1, description="Ray actors that share the prompts, each with a copy of the model")
+    gpus_per_actor: float = Field(0, ge=0, le=1, description="0: on the CPU, or on the GPU of the process if there is one")
     dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="Of the weights and the state")
     bootstrap: int = Field(2000, ge=100, description="Bootstrap resamples of documents")
     threads: int = Field(1, ge=1, description="CPU threads")

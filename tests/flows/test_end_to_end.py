@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -137,10 +138,17 @@ def test_mlflow_has_a_run_for_the_study_and_one_below_for_each_model(place, monk
 
 
 def call(url: str, data: dict | None = None):
+    """What the server answers. It says 503 while its database is locked, as on a busy machine; its own clients ask again."""
     request = urllib.request.Request(url, json.dumps(data).encode() if data is not None else None,
                                      {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return json.load(response)
+    for left in reversed(range(8)):
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as refusal:
+            if refusal.code != 503 or not left:
+                raise
+            time.sleep(2)
 
 
 def test_up_serves_every_flow_and_down_leaves_nothing(tmp_path):
