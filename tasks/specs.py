@@ -84,6 +84,24 @@ class RecallRowsSpec(Spec):
     seed: int = Field(0, ge=0, description="Draws everything; never the training seed")
 
 
+class QuestionRowsSpec(Spec):
+    """Training rows of questions about passages of documents, in the form they are asked. Produces a `rows` artifact."""
+
+    kind: Literal["questions"] = "questions"
+    tokens: int = Field(3_000_000, ge=1000, description="Training tokens in all, padding not counted [tokens]")
+    validation_tokens: int = Field(40_000, ge=0, description="Tokens of validation rows [tokens]")
+    validation_share: float = Field(0.05, gt=0, lt=0.5, description="Share of documents, by hash, in validation rows")
+    batch_tokens: int = Field(1024, ge=64, description="Tokens of a batch, rows bucketed by length [tokens]")
+    passage_tokens: tuple[int, int] = Field((60, 120), description="Fewest and most tokens of a passage [tokens]")
+    maximum_questions: int = Field(4, ge=1, description="Questions of one passage in a row")
+    maximum_row_tokens: int = Field(512, ge=32, description="Longer rows are left out and counted")
+    order_shares: dict[Order, float] = Field(
+        default_factory=lambda: {"default": 0.6, "question_first": 0.2, "twice": 0.2},
+        description="Share of rows drawn in each prompt order, by (seed, row)")
+    swap_share: float = Field(0.5, ge=0, le=1, description="Share of rows whose answers are replaced by other documents'")
+    seed: int = Field(0, ge=0, description="Draws everything; never the training seed")
+
+
 class DisjointRowsSpec(Spec):
     """Training rows of JRT's set intersection (jrt.md 6.1). Produces a `rows` artifact of token ids."""
 
@@ -342,24 +360,50 @@ class BenchSpec(Spec):
 class EvaluationPlan(Spec):
     """One set of prompts and how it is answered."""
 
+    name: str = Field("", pattern=r"^[A-Za-z0-9_.|+ -]*$", description="Label in reports; empty = the task's name")
+    questions: QuestionsSpec | None = Field(None, description="What a task of questions and documents reads")
     cloze: ClozeSpec
     evaluate: EvaluateSpec = EvaluateSpec()
 
+    @property
+    def label(self) -> str:
+        """The name that its scores go by."""
+        return self.name or self.cloze.task
+
+    @model_validator(mode="after")
+    def _one_task(self) -> EvaluationPlan:
+        if self.questions is not None and self.questions.task != self.cloze.task:
+            raise ValueError(f"questions.task is {self.questions.task!r} and cloze.task {self.cloze.task!r}; "
+                             "they must be the same")
+        return self
+
 
 class ArchitecturePlan(Spec):
-    """One architecture of a workload."""
+    """One architecture of a workload: a preset to train, or a model that is trained already."""
 
-    model: str
+    model: str = Field("", description="Preset name; `reread models` lists them")
+    checkpoint: str | None = Field(
+        None, description="Instead of a preset: the id of a checkpoint artifact, or hf:<folder or hub name>")
     model_overrides: dict[str, Any] = Field(default_factory=dict)
     train_overrides: dict[str, Any] = Field(default_factory=dict, description="Dotted names, e.g. optimiser.learning_rate")
+
+    @model_validator(mode="after")
+    def _preset_or_checkpoint(self) -> ArchitecturePlan:
+        if bool(self.model) == bool(self.checkpoint):
+            raise ValueError("give either `model`, a preset to train, or `checkpoint`, a model that is trained already")
+        if self.checkpoint and (self.model_overrides or self.train_overrides):
+            raise ValueError("a checkpoint is taken as it is; leave out model_overrides and train_overrides")
+        return self
 
 
 class Workload(Spec):
     """Models trained on the same rows in the same order, and what they are asked afterwards."""
 
     corpus: CorpusSpec | None = Field(None, description="None: the task makes its own data (disjoint)")
+    training_questions: QuestionsSpec | None = Field(
+        None, description="Where rows of kind `questions` are drawn from: other documents than are asked about later")
     tokenise: TokeniseSpec = TokeniseSpec()
-    rows: RecallRowsSpec | DisjointRowsSpec | None = Field(None, discriminator="kind")
+    rows: RecallRowsSpec | DisjointRowsSpec | QuestionRowsSpec | None = Field(None, discriminator="kind")
     train: TrainSpec = TrainSpec()
     architectures: dict[str, ArchitecturePlan]
     seeds: tuple[int, ...] = (0,)
@@ -370,7 +414,7 @@ class Expectation(Spec):
     """What must hold, or the study exits with an error: the architecture beats both controls, interval above zero."""
 
     workload: str
-    task: str
+    task: str = Field(description="Label of the evaluation: its name, or the task's")
     column: str = "natural"
     order: str = "default"
     architecture: str
@@ -384,7 +428,10 @@ class StudySpec(Spec):
     question: str = Field("", description="The question the report opens with")
     estimated_minutes: float = Field(description="On two cores, from nothing [minutes]")
     workloads: dict[str, Workload]
+    data: str = Field("data", description="Folder that {data} stands for in paths and checkpoints")
     bench: BenchSpec | None = BenchSpec()
+    claims: dict[str, str] = Field(
+        default_factory=dict, description="Cell of a table, `workload/architecture/label/column/order`, to the claim beside it")
     reference: str | None = Field(
         None, description="The report takes differences against this architecture alone; None = all pairs, if few")
     expectations: tuple[Expectation, ...] = ()
