@@ -356,6 +356,34 @@ class BenchSpec(Spec):
         return (value,) if isinstance(value, int) else value
 
 
+# ----------------------------------------------------------------------------------------------------------- deploy
+class DeploySpec(Spec):
+    """Speed and memory of one checkpoint by input length. Produces a `deploy` artifact."""
+
+    lengths: tuple[Annotated[int, Field(ge=2)], ...] = Field(
+        (512, 1024, 2048, 4096), min_length=1, description="Input lengths to measure [tokens]")
+    batch_rows: int = Field(1, ge=1, description="Prompts served together")
+    generation_tokens: int = Field(32, ge=2, description="Tokens of the timed decode, after the first [tokens]")
+    repeats: int = Field(5, ge=1, description="Timed prefills and decodes of each length; the median counts")
+    warm_up: int = Field(1, ge=0, description="Of these before, which are not timed")
+    check_tokens: int = Field(256, ge=2, description="First tokens of each length on which the gate runs [tokens]")
+    prefix_tokens: int | None = Field(None, ge=0, description="M; None = the model's own")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Where")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        None, description="Of the weights and the state; empty = float32 on a CPU, bfloat16 on a GPU")
+    threads: int = Field(1, ge=1, description="CPU threads")
+    seed: int = Field(0, ge=0, lt=2**31, description="Draws the inputs")
+    machine: str | None = Field(None, description="Whose figures these are; empty = this machine's processor or GPU")
+
+    @field_validator("lengths", mode="before")
+    @classmethod
+    def _one_or_several_lengths(cls, value: Any) -> Any:
+        """`512`, `512,1024` and lists alike."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return (value,) if isinstance(value, int) else value
+
+
 # ------------------------------------------------------------------------------------------------------------ study
 class EvaluationPlan(Spec):
     """One set of prompts and how it is answered."""
