@@ -9,8 +9,8 @@ Counts: what was written, by column and order, and `rejected`: reason -> documen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,15 @@ from storage.identity import code_hash
 from storage.progress import progress
 from storage.shards import RowTable, ShardWriter
 from tasks.composing import CONTROLS, Composer, Row
-from tasks.evals.base import Document, EvalTask, Item, Material, Rejection, get_task
+from tasks.evals.base import Document, EvalTask, Item, Material, QuestionRow, Rejection, get_task
+from tasks.prompt_tokenizers import identity, named
 from tasks.sources.pydocs import normalise
 from tasks.specs import ClozeSpec, Spec
-from tasks.tokenizers import load_tokenizer
+from tasks.tokenizers import Tokenizer, load_tokenizer
 
 VERSION = "1"
 RESERVE = 16      # documents of a column beyond the limit, for the controls only
+QUESTION_COLUMNS = [each.name for each in fields(QuestionRow)]
 SCHEMA = pa.schema([
     ("id", pa.string()), ("document_id", pa.string()), ("column", pa.string()), ("uncommon", pa.bool_()),
     ("order", pa.string()), ("control", pa.string()), ("prompt", pa.string()), ("tail", pa.string()),
@@ -47,22 +49,24 @@ class Written:
 
 
 def run(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | None = None,
-        rows: str | None = None) -> str:
+        rows: str | None = None, questions: str | None = None) -> str:
     """Write the prompts and return the id of the `prompts` artifact.
 
-    corpus, shards  where documents and tokenizer come from; a task that brings its own ids needs neither
+    corpus, shards  where documents and tokenizer come from; a task that brings its own ids needs neither, and
+                    `spec.tokenizer` stands for that of the shards
     rows            accepted so that all stages are called alike; prompts do not depend on the training rows
+    questions       what tasks of documents and questions ask
     """
-    task, options, resolved, inputs, code = _identity(spec, corpus, shards)
+    task, options, resolved, inputs, code = _identity(spec, corpus, shards, questions)
 
     def build(folder: Path) -> dict[str, Any]:
-        own = task.vocabulary_tokenizer(options)
-        tokenizer = load_tokenizer(own or str(store.path(shards) / "tokenizer"))
+        tokenizer = chosen(task, options, spec.tokenizer) or load_tokenizer(str(store.path(shards) / "tokenizer"))
         documents = _splits(store.path(corpus) / "documents.arrow") if task.needs_corpus else _no_documents
+        asked = _questions(store.path(questions) / "questions.arrow") if task.needs_questions else ()
         counts = Written()
         sums = {"prompts": 0, "tokens": 0, "longest": 0}
         with ShardWriter(folder / "prompts.arrow", SCHEMA) as writer:
-            for row in write(resolved, task, options, documents, tokenizer, counts):
+            for row in write(resolved, task, options, documents, tokenizer, counts, questions=asked):
                 writer.append(asdict(row))
                 sums["prompts"] += 1
                 sums["tokens"] += row.tokens
@@ -81,27 +85,32 @@ def run(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | 
 
 
 def plan(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | None = None,
-         rows: str | None = None) -> str:
+         rows: str | None = None, questions: str | None = None) -> str:
     """The id that `run` would return; nothing is done, and the inputs need not exist."""
-    _, _, resolved, inputs, code = _identity(spec, corpus, shards)
+    _, _, resolved, inputs, code = _identity(spec, corpus, shards, questions)
     return artifact_id("prompts", resolved.model_dump(mode="json"), inputs, code)
 
 
-def preview(spec: ClozeSpec, documents: Iterable[Document] = (), tokenizer: str = "gpt2") -> dict[str, Any]:
+def preview(spec: ClozeSpec, documents: Iterable[Document] = (), tokenizer: str = "gpt2",
+            questions: Iterable[QuestionRow] = ()) -> dict[str, Any]:
     """Prompts over loose documents, without artifacts: {prompts: [{id, prompt, answers, tokens}], rejected}.
 
     The documents are cleaned as a corpus is and stand for every split at once, so what is common or random is judged
-    by themselves. Of the task's columns the first is shown unless its options name others; controls are left out.
+    by themselves; questions are taken as they are. Of the task's columns the first is shown unless its options name
+    others; controls are left out.
     """
     task, options, resolved = resolve(spec)
     held = [Document(document.id, normalise(document.text)) for document in documents]
     if task.needs_corpus and not held:
         raise SpecError(f"task {task.name!r} asks about documents and got none; give a .txt or .jsonl file")
+    rows = tuple(questions)
+    if task.needs_questions and not rows:
+        raise SpecError(f"task {task.name!r} asks questions about documents and got none; give the rows of a questions "
+                        "artifact")
     counts = Written()
-    own = task.vocabulary_tokenizer(options)
     columns = None if "columns" in spec.task_options else task.columns(options)[:1]
-    found = write(resolved, task, options, lambda split: held, load_tokenizer(own or tokenizer), counts,
-                  controls=("none",), columns=columns)
+    found = write(resolved, task, options, lambda split: held, chosen(task, options, spec.tokenizer or tokenizer), counts,
+                  controls=("none",), columns=columns, questions=rows)
     prompts = [{"id": row.id, "prompt": row.prompt, "answers": list(row.answers), "tokens": row.tokens}
                for row in found]
     return {"prompts": prompts, "rejected": dict(counts.rejected)}
@@ -123,16 +132,26 @@ def resolve(spec: ClozeSpec) -> tuple[EvalTask, Spec, ClozeSpec]:
                         f"choose from {', '.join(task.orders)}, each once")
     if spec.template not in task.templates:
         raise SpecError(f"task {task.name!r} has no template {spec.template!r}; it has {', '.join(task.templates)}")
-    resolved = spec.model_copy(update={"orders": orders, "task_options": options.model_dump(mode="json")})
+    tokenizer = None if task.vocabulary_tokenizer(options) else identity(spec.tokenizer)
+    resolved = spec.model_copy(update={"orders": orders, "task_options": options.model_dump(mode="json"),
+                                       "tokenizer": tokenizer})
     return task, options, resolved
+
+
+def chosen(task: EvalTask, options: Spec, name: str | None) -> Tokenizer | None:
+    """The task's own tokenizer, else the one of this name, else None: that of the shards."""
+    own = task.vocabulary_tokenizer(options)
+    if own:
+        return load_tokenizer(own)
+    return named(name) if name else None
 
 
 def write(spec: ClozeSpec, task: EvalTask, options: Spec, documents: Callable[[str], Iterable[Document]], tokenizer,
           counts: Written, controls: tuple[str, ...] = CONTROLS,
-          columns: tuple[str, ...] | None = None) -> Iterator[Row]:
+          columns: tuple[str, ...] | None = None, questions: Sequence[QuestionRow] = ()) -> Iterator[Row]:
     """All rows of a resolved spec; `counts` fills as they are taken."""
     composer = Composer(spec, task, tokenizer, controls)
-    material = Material(documents, composer.view, spec.split, spec.seed)
+    material = Material(documents, composer.view, spec.split, spec.seed, lambda: questions)
     with progress(None, f"cloze {task.name}", "items") as shown:
         for column in task.columns(options) if columns is None else columns:
             shown.note(column)
@@ -188,10 +207,41 @@ def _splits(path: Path) -> Callable[[str], list[Document]]:
     return read
 
 
-def _identity(spec: ClozeSpec, corpus: str | None, shards: str | None):
+def _questions(path: Path) -> Sequence[QuestionRow]:
+    """Rows of a questions artifact, made as they are asked for."""
+    return QuestionTable(RowTable(path))
+
+
+class QuestionTable(Sequence):
+    """The rows of questions.arrow as `QuestionRow`; the text stays in the mapped file until it is asked for."""
+
+    def __init__(self, table: RowTable) -> None:
+        missing = [name for name in QUESTION_COLUMNS if name not in table.names]
+        if missing:
+            raise CorpusError(f"{table.path} has no column {', '.join(missing)}; write the questions again")
+        self._table = table.table.select(QUESTION_COLUMNS)
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def __getitem__(self, number: int) -> QuestionRow:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        [row] = self._table.slice(number, 1).to_pylist()
+        return QuestionRow(**row | {"answers": tuple(row["answers"])})
+
+
+def _identity(spec: ClozeSpec, corpus: str | None, shards: str | None, questions: str | None):
     task, options, resolved = resolve(spec)
-    needed = {"corpus": corpus, "shards": shards} if task.needs_corpus else {}
+    needed = {"corpus": corpus} if task.needs_corpus else {}
+    if task.needs_questions:
+        needed["questions"] = questions
+    if (task.needs_corpus or task.needs_questions) and not (task.vocabulary_tokenizer(options) or spec.tokenizer):
+        needed["shards"] = shards
     missing = [role for role, given in needed.items() if given is None]
+    if missing == ["shards"] and task.needs_questions:
+        raise SpecError(f"task {task.name!r} needs a tokenizer to count and cut with: set `tokenizer` (gpt2, bytes or "
+                        "hf:<name>), or give a shards artifact")
     if missing:
         raise SpecError(f"task {task.name!r} needs the {' and the '.join(missing)} artifact; pass its id")
     return task, options, resolved, needed, code_hash(["tasks.cloze", f"tasks.evals.{task.name}"])

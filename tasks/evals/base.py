@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +48,40 @@ class Item:
     column: str
     keep: tuple[int, int] | None = None
     uncommon: bool = False
+    title: str = ""
+    released: Mapping[str, Any] | None = None     # fields of the published set, for released templates
+
+
+@dataclass(frozen=True)
+class QuestionRow:
+    """One row of the `questions.arrow` of a questions artifact.
+
+    answers             acceptable ones, the first is the one that the cloze ends in
+    keep_start, keep_end  characters of the answer in the document; -1 where it is not there
+    released            JSON of the published fields; "" where the data come from elsewhere
+    """
+
+    id: str
+    document_id: str
+    title: str
+    document: str
+    question: str
+    cloze: str
+    answers: tuple[str, ...]
+    column: str
+    keep_start: int = -1
+    keep_end: int = -1
+    released: str = ""
+
+    @property
+    def keep(self) -> tuple[int, int] | None:
+        """The answer's characters in the document, None where it is not there."""
+        return None if self.keep_start < 0 else (self.keep_start, self.keep_end)
+
+    @property
+    def fields(self) -> dict[str, Any] | None:
+        """The published fields, None where there are none."""
+        return json.loads(self.released) if self.released else None
 
 
 @dataclass(frozen=True)
@@ -65,12 +100,14 @@ class Material:
     view       texts -> as much of each as a prompt can show, cut at a full line
     split      where questions are asked: validation or test
     seed       of every draw
+    questions  the rows of the questions artifact, in its order; none for tasks that make their own
     """
 
     documents: Callable[[str], Iterable[Document]]
     view: Callable[[Sequence[str]], list[str]]
     split: str = "test"
     seed: int = 0
+    questions: Callable[[], Iterable[QuestionRow]] = tuple
 
     @cached_property
     def pool(self) -> AttributePool:
@@ -95,6 +132,7 @@ class EvalTask:
     default_orders: ClassVar[tuple[str, ...] | None] = None  # None: those of the spec
     templates: ClassVar[tuple[str, ...]] = ("clean",)
     needs_corpus: ClassVar[bool] = True
+    needs_questions: ClassVar[bool] = False                # whether it asks the rows of a questions artifact
     cuttable: ClassVar[bool] = True                        # whether a document may be shortened
     end_of_text_first: ClassVar[bool] = True               # the model reads the end-of-text token before the prompt
     generation_tokens: ClassVar[int | None] = None         # None: as many as the spec allows
