@@ -322,6 +322,8 @@ class EvaluateSpec(Spec):
     generation_tokens: int = Field(48, ge=1, description="An answer ends here or at a newline [tokens]")
     metric: Literal["contains", "exact", "squad_exact", "f1", "rouge_l"] = Field(
         "contains", description="contains: the answer occurs in what is said; the others stand beside it in every table")
+    tokenizer: str | None = Field(
+        None, description="Of a model of transformers that brings none: bytes, gpt2 or hf:<name>; None = its own")
     likelihood: bool = Field(False, description="Also the log-likelihood of each answer after its prompt [nats]")
     actors: int = Field(1, ge=1, description="Ray actors that share the prompts, each with a copy of the model")
     gpus_per_actor: float = Field(0, ge=0, le=1, description="0: on the CPU, or on the GPU of the process if there is one")
@@ -382,6 +384,89 @@ class DeploySpec(Spec):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return (value,) if isinstance(value, int) else value
+
+
+# ------------------------------------------------------------------------------------------------------- perplexity
+Edges = tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class BigramsSpec(Spec):
+    """How often each pair of neighbouring tokens occurs in training text. Produces a `bigrams` artifact."""
+
+    split: Literal["train", "validation", "test", "held_out"] = Field("train", description="Whose tokens are counted")
+    documents: int | None = Field(
+        None, ge=1, description="Count over the first n documents; None = all (JRT App. B.4: 10,000,000 of the Pile)")
+    cross_documents: bool = Field(
+        False, description="Also count the pair of a document's last token and the end-of-text id before the next one")
+
+
+class PerplexitySpec(Spec):
+    """A checkpoint reads text, and its loss is sliced by recall, rarity and distance. Produces a `perplexity` artifact."""
+
+    split: Literal["train", "validation", "test", "held_out"] = Field("test", description="Whose text is read")
+    sequences: int | None = Field(3200, ge=1, description="Rows or documents, in their order; None = all (JRT: 3,200)")
+    sequence_tokens: int = Field(
+        2048, ge=8, description="documents: longer ones are cut there [tokens] (JRT: 2,048); rows are as long as they are")
+    minimum_tokens: int = Field(64, ge=4, description="documents: shorter ones are left out and counted [tokens]")
+    prefix_share: float = Field(
+        0.5, ge=0, lt=1, description="Share of a sequence that is not scored, and that prefix models read both ways")
+    read_prefix: bool = Field(True, description="False: prefix models read all of it causally, as the others do")
+    documents_apart: bool = Field(
+        True, description="rows: documents of a row do not see each other, and repeats across them do not count")
+    minimum_distance: int = Field(
+        1024, ge=1, description="By training frequency: recall tokens repeat at least this far back [tokens] (JRT: 1,024)")
+    maximum_count: int = Field(
+        1000, ge=1, description="By distance: only pairs seen fewer times than this in training (JRT: 1,000)")
+    frequency_edges: Edges = Field(
+        (0, 1, 10, 100, 1_000, 10_000, 100_000, 1_000_000),
+        description="Lower ends of the buckets of training counts; the last is open (not published)")
+    distance_edges: Edges = Field(
+        (1, 4, 16, 64, 256, 1024), description="Lower ends of the buckets of distances; the last is open (not published)")
+    batch_rows: int = Field(8, ge=1, description="Sequences read together")
+    dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="Of the weights")
+    bootstrap: int = Field(2000, ge=100, description="Bootstrap resamples of sequences")
+    threads: int = Field(1, ge=1, description="CPU threads")
+    seed: int = Field(0, ge=0, description="Of the bootstrap")
+
+    @field_validator("frequency_edges", "distance_edges")
+    @classmethod
+    def _rise(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or any(a >= b for a, b in zip(value, value[1:])):
+            raise ValueError("edges must rise, for example 0, 1, 10, 100")
+        return value
+
+
+class ExtrapolationSpec(Spec):
+    """A checkpoint reads whole books, at lengths beyond its training. Produces an `extrapolation` artifact."""
+
+    paths: tuple[str, ...] = Field((), description="Globs of .txt files, optionally .gz, one book each; empty = a corpus")
+    split: Literal["train", "validation", "test", "held_out"] = Field("test", description="corpus: whose documents")
+    protocols: tuple[Literal["blocks", "positions"], ...] = Field(
+        ("blocks", "positions"), description="blocks: all text cut into blocks of each length, each read from nothing "
+                                             "(LAVO Table 2, Figure 4); positions: each book once, loss by position")
+    lengths: tuple[Annotated[int, Field(ge=8)], ...] = Field(
+        tuple(512 << k for k in range(9)), description="Tested lengths [tokens] (LAVO: 8192, 12288, 16384; 2k to 128k). "
+                                                        "blocks: all are cut from the same text, in stretches of their "
+                                                        "least common multiple")
+    windows: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="Also with every window of the model set to these [tokens]; the weights stay (LAVO Figure 4: w)")
+    tokens: int | None = Field(None, ge=8, description="blocks: read this much text at most [tokens]; None = all")
+    books: int | None = Field(None, ge=1, description="The first n books, in the order of their names; None = all")
+    piece_tokens: int = Field(1024, ge=1, description="Read in pieces of at most this, over all rows [tokens]")
+    batch_rows: int = Field(8, ge=1, description="Blocks read side by side")
+    growing_limit: int | None = Field(
+        16_384, ge=8, description="Longest length for models whose state grows with it [tokens]; None = no limit")
+    dtype: Literal["float32", "float64", "bfloat16"] = Field("float32", description="Of the weights and the state")
+    bootstrap: int = Field(2000, ge=100, description="Bootstrap resamples of stretches of text, or of books")
+    threads: int = Field(1, ge=1, description="CPU threads")
+    seed: int = Field(0, ge=0, description="Of the bootstrap")
+
+    @field_validator("lengths")
+    @classmethod
+    def _rise(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or any(a >= b for a, b in zip(value, value[1:])):
+            raise ValueError("lengths must rise, for example 2048, 4096, 8192")
+        return value
 
 
 # ------------------------------------------------------------------------------------------------------------ study
