@@ -13,14 +13,18 @@ from typing import Any
 
 from flows import studies
 from storage.artifacts import Store
-from storage.errors import SpecError
+from storage.errors import ArtifactError, SpecError
+from tasks.external import is_external
 from tasks.specs import (
     BenchSpec,
     ClozeSpec,
     CorpusSpec,
     DisjointRowsSpec,
     EvaluateSpec,
+    EvaluationPlan,
     PretrainSpec,
+    QuestionRowsSpec,
+    QuestionsSpec,
     RecallRowsSpec,
     Spec,
     StudySpec,
@@ -30,6 +34,7 @@ from tasks.specs import (
 from tasks.training import sweep
 
 RUNS_IN_MLFLOW = ("pretrain", "evaluate", "bench")
+Rows = RecallRowsSpec | DisjointRowsSpec | QuestionRowsSpec
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ class Stage:
         would wait for ever."""
         if isinstance(self.spec, PretrainSpec):
             return self.spec.train.trainer == "deepspeed"
-        return self.kind in ("corpus", "tokenise", "rows", "cloze", "report")
+        if isinstance(self.spec, EvaluateSpec):
+            return self.spec.actors > 1
+        return self.kind in ("corpus", "questions", "tokenise", "rows", "cloze", "bigrams", "report")
 
     @property
     def gpus(self) -> int:
@@ -137,44 +144,80 @@ class Builder:
     def tags(self, kind: str) -> dict[str, str]:
         return {"stage": kind, "study": self.name}
 
-    def data(self, name: str, corpus: CorpusSpec | None, tokenise: TokeniseSpec,
-             rows: RecallRowsSpec | DisjointRowsSpec | None) -> dict[str, str]:
-        """Corpus, shards and rows as far as they are asked for: role -> artifact id."""
+    def data(self, name: str, corpus: CorpusSpec | None, tokenise: TokeniseSpec | None, rows: Rows | None,
+             questions: QuestionsSpec | None = None) -> dict[str, str]:
+        """Corpus, shards and rows as far as they are asked for: role -> artifact id.
+
+        tokenise   None: the corpus alone
+        questions  what rows of kind `questions` are drawn from
+        """
         made: dict[str, str] = {}
         if corpus is not None:
             made["corpus"] = self.add("corpus", f"read corpus {corpus.source}", corpus, {}, f"{name}/corpus").artifact
+        if corpus is not None and tokenise is not None:
             made["shards"] = self.add("tokenise", f"tokenise {name} with {tokenise.tokenizer}", tokenise,
                                       {"corpus": made["corpus"]}, f"{name}/tokenise").artifact
         if rows is not None:
-            made["rows"] = self.add("rows", f"write training rows of {name}", rows, dict(made), f"{name}/rows").artifact
+            sources = dict(made)
+            if isinstance(rows, QuestionRowsSpec):
+                sources["questions"] = self.questions(name, questions, "training")
+            made["rows"] = self.add("rows", f"write training rows of {name}", rows, sources, f"{name}/rows").artifact
         return made
+
+    def questions(self, name: str, spec: QuestionsSpec | None, label: str) -> str:
+        """The id of what a task of questions and documents asks.
+
+        :raises SpecError: nothing says where they are
+        """
+        if spec is None:
+            raise SpecError(f"{name}: {label} needs `questions`: which task's format, and `paths` or `dataset`")
+        return self.add("questions", f"read {spec.task} questions of {name} for {label}", spec, {},
+                        f"{name}/questions/{label}").artifact
 
     def workload(self, name: str, workload: Workload) -> dict[str, Any]:
         for evaluation in workload.evaluations:
             check_readable(evaluation.cloze, tokenizer_of(workload.rows, workload.tokenise))
-        made = self.data(name, workload.corpus, workload.tokenise, workload.rows)
-        prompts = {evaluation.cloze.task: self.cloze(name, evaluation.cloze, made)
-                   for evaluation in workload.evaluations}
-        checkpoints, scores, sweeps = {}, {}, {}
+        made = self.data(name, workload.corpus, workload.tokenise, workload.rows, workload.training_questions)
+        checkpoints, sweeps = {}, {}
         for spec in trainings(workload):
-            model = f"{spec.architecture}/{spec.seed}"
             trials = self.trials(name, spec, made, workload.rows, workload.tokenise, workload.seeds[0])
             sweeps |= {f"{spec.architecture}/{value:g}": trial for value, trial in trials.items()}
-            checkpoints[model] = self.pretrain(name, spec, made, workload.rows, workload.tokenise, trials)
-            for evaluation in workload.evaluations:
-                task = evaluation.cloze.task
-                scores[f"{model}/{task}"] = self.evaluate(name, spec.architecture, spec.seed, task,
-                                                          evaluation.evaluate, checkpoints[model], prompts[task])
+            checkpoints[f"{spec.architecture}/{spec.seed}"] = self.pretrain(name, spec, made, workload.rows,
+                                                                            workload.tokenise, trials)
+        given = {f"{label}/0": one.checkpoint for label, one in workload.architectures.items() if one.checkpoint}
+        prompts, scores = {}, {}
+        for evaluation in workload.evaluations:
+            label = evaluation.label
+            for model, checkpoint in {**checkpoints, **given}.items():
+                asked = self.prompts(name, evaluation, made, checkpoint if model in given else None)
+                own = prompts.setdefault(label, asked) != asked      # counted with this model's tokenizer
+                prompts[f"{label}/{model.rpartition('/')[0]}" if own else label] = asked
+                architecture, seed = model.rsplit("/", 1)
+                scores[f"{model}/{label}"] = self.evaluate(name, architecture, int(seed), label, evaluation.evaluate,
+                                                           checkpoint, asked)
+        trained = checkpoints | {model: one for model, one in given.items() if not is_external(one)}
         return {**{role: made.get(role) for role in ("corpus", "shards", "rows")},
-                "prompts": prompts, "checkpoints": checkpoints, "scores": scores, **({"sweeps": sweeps} if sweeps else {})}
+                "prompts": prompts, "checkpoints": trained, "scores": scores, **({"sweeps": sweeps} if sweeps else {})}
 
-    def cloze(self, name: str, spec: ClozeSpec, made: dict[str, str]) -> str:
-        text = {role: made[role] for role in ("corpus", "shards") if role in made}
-        return self.add("cloze", f"write {spec.task} prompts of {name}", spec, text,
-                        f"{name}/cloze/{spec.task}").artifact
+    def prompts(self, name: str, evaluation: EvaluationPlan, made: dict[str, str], checkpoint: str | None) -> str:
+        """The id of an evaluation's prompts. checkpoint: a model that was not trained on `made`, whose tokenizer counts."""
+        from tasks.evals.base import get_task
+
+        spec, sources = evaluation.cloze, {role: made[role] for role in ("corpus", "shards") if role in made}
+        if checkpoint is not None and is_external(checkpoint):
+            sources.pop("shards", None)
+            spec = spec.model_copy(update={"tokenizer": evaluation.evaluate.tokenizer or checkpoint})
+        elif checkpoint is not None:
+            sources["shards"] = tokenizer_source(self.store, checkpoint)
+        if get_task(spec.task).needs_questions:
+            sources["questions"] = self.questions(name, evaluation.questions, evaluation.label)
+        key = f"{name}/cloze/{evaluation.label}"
+        own = "" if checkpoint is None else f" for {checkpoint.rpartition('/')[2]}"
+        return self.add("cloze", f"write {evaluation.label} prompts of {name}{own}", spec, sources,
+                        key + (f"/{checkpoint.rpartition('/')[2]}" if checkpoint else "")).artifact
 
     def pretrain(self, name: str, spec: PretrainSpec, made: dict[str, str],
-                 rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec,
+                 rows: Rows | None, tokenise: TokeniseSpec,
                  trials: dict[float, str] | None = None) -> str:
         """The id of the checkpoint. trials: of its sweep; None = make them here, with the seed of `spec`."""
         check_vocabulary(spec, tokenizer_of(rows, tokenise))
@@ -186,7 +229,7 @@ class Builder:
             f"{name}/pretrain/{spec.architecture}/{spec.seed}", tokens(spec, rows, tokenise))
 
     def trials(self, name: str, spec: PretrainSpec, made: dict[str, str],
-               rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec, seed: int) -> dict[float, str]:
+               rows: Rows | None, tokenise: TokeniseSpec, seed: int) -> dict[float, str]:
         """Value -> id of its trial, all trained with one seed; empty without a sweep."""
         found = spec.train.sweep
         made_trials = {}
@@ -217,6 +260,28 @@ class Builder:
         return self.add("bench", f"time the kernels ({spec.preset})", placed(spec), {}, "bench").artifact
 
 
+def present(store: Store, artifact: str, kind: str):
+    """The manifest of an artifact of that kind.
+
+    :raises ArtifactError: there is none, or it is of another kind
+    """
+    manifest = store.manifest(artifact)
+    if manifest.kind != kind:
+        raise ArtifactError(f"{artifact} is a {manifest.kind} artifact, expected one of kind {kind}; "
+                            f"`reread list --kind {kind}` shows those there are")
+    return manifest
+
+
+def tokenizer_source(store: Store, checkpoint: str) -> str:
+    """The artifact whose tokenizer a checkpoint reads with: the shards it was trained on, which all models of a study
+    share, as far as its history is still there; else the checkpoint itself, which carries a copy."""
+    manifest = present(store, checkpoint, "checkpoint")
+    while "shards" not in manifest.inputs and store.exists(manifest.inputs.get("rows", "")):
+        manifest = store.manifest(manifest.inputs["rows"])
+    shards = manifest.inputs.get("shards", "")
+    return shards if store.exists(shards) else checkpoint
+
+
 def _data(spec: PretrainSpec, made: dict[str, str]) -> dict[str, str]:
     roles = ("shards",) if spec.train.data == "shards" else ("rows", "shards")
     return {role: made[role] for role in roles if role in made}
@@ -226,11 +291,12 @@ def trainings(workload: Workload) -> Iterator[PretrainSpec]:
     """Every model that the workload trains."""
     for seed in workload.seeds:
         for label, architecture in workload.architectures.items():
-            yield PretrainSpec(architecture=label, model=architecture.model, seed=seed,
-                               model_overrides=architecture.model_overrides, train=studies.training(workload, label))
+            if architecture.model:
+                yield PretrainSpec(architecture=label, model=architecture.model, seed=seed,
+                                   model_overrides=architecture.model_overrides, train=studies.training(workload, label))
 
 
-def tokenizer_of(rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> str:
+def tokenizer_of(rows: Rows | None, tokenise: TokeniseSpec) -> str:
     """The tokenizer of what a model is trained on."""
     return f"ids:{rows.vocabulary}" if isinstance(rows, DisjointRowsSpec) else tokenise.tokenizer
 
@@ -267,9 +333,9 @@ def parameters(spec: PretrainSpec) -> int:
     return Sketch(resolve_config(spec)).parameters
 
 
-def tokens(spec: PretrainSpec, rows: RecallRowsSpec | DisjointRowsSpec | None, tokenise: TokeniseSpec) -> int:
+def tokens(spec: PretrainSpec, rows: Rows | None, tokenise: TokeniseSpec) -> int:
     """Training tokens of one pretraining, as far as the specs tell."""
     if spec.train.data == "shards" or rows is None:
         return (spec.train.steps or 0) * spec.train.global_batch_rows * tokenise.row_tokens
-    whole = rows.tokens if isinstance(rows, RecallRowsSpec) else rows.batches * rows.batch_tokens
+    whole = rows.batches * rows.batch_tokens if isinstance(rows, DisjointRowsSpec) else rows.tokens
     return min(whole, spec.train.steps * rows.batch_tokens) if spec.train.steps else whole

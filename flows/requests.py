@@ -9,9 +9,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from flows.plan import Builder, Plan
+from flows.plan import Builder, Plan, present
 from storage.artifacts import Store
-from storage.errors import ArtifactError
 from tasks.external import is_external, label
 from tasks.specs import (
     BenchSpec,
@@ -19,7 +18,10 @@ from tasks.specs import (
     CorpusSpec,
     DisjointRowsSpec,
     EvaluateSpec,
+    EvaluationPlan,
     PretrainSpec,
+    QuestionRowsSpec,
+    QuestionsSpec,
     RecallRowsSpec,
     Spec,
     TokeniseSpec,
@@ -52,7 +54,8 @@ class PretrainRequest(PretrainSpec):
     experiment: str = Field("pretrain", description="Experiment in MLflow")
     corpus: CorpusSpec | None = Field(None, description="Which text; empty with recall rows or plain text = pydocs")
     tokenise: TokeniseSpec = Field(TokeniseSpec(tokenizer="bpe:1024"), description="How the text is cut")
-    rows: RecallRowsSpec | DisjointRowsSpec | None = Field(
+    questions: QuestionsSpec | None = Field(None, description="What rows of kind 'questions' are drawn from")
+    rows: RecallRowsSpec | DisjointRowsSpec | QuestionRowsSpec | None = Field(
         None, description="Training rows; empty = recall rows, unless train.data is 'shards'", discriminator="kind")
 
     @model_validator(mode="after")
@@ -65,28 +68,40 @@ class PretrainRequest(PretrainSpec):
         builder = Builder(self.experiment, store)
         rows = self.rows or (RecallRowsSpec() if self.train.data == "rows" else None)
         text = None if isinstance(rows, DisjointRowsSpec) else self.corpus or CorpusSpec()
-        made = builder.data("data", text, self.tokenise, rows)
+        made = builder.data("data", text, self.tokenise, rows, self.questions)
         spec = narrowed(self, PretrainSpec, architecture=self.architecture or self.model.split("-")[0])
         return goal(builder, builder.pretrain("data", spec, made, rows, self.tokenise))
 
 
 class ClozeRequest(ClozeSpec):
-    """An eval task, and the corpus it asks about."""
+    """An eval task, and the corpus or the questions it asks about."""
 
     corpus: CorpusSpec | None = Field(None, description="Which text; empty = pydocs, where the task needs text")
-    tokenise: TokeniseSpec = Field(TokeniseSpec(tokenizer="bpe:1024"), description="Whose tokens are counted")
+    questions: QuestionsSpec | None = Field(None, description="Which documents and questions, where the task needs them")
+    tokenise: TokeniseSpec | None = Field(
+        None, description="Whose tokens are counted; empty = the model's, or bpe:1024 of the corpus, or gpt2")
 
     def plan(self, store: Store) -> Plan:
         builder = Builder("cloze", store)
         return goal(builder, self.prompts(builder))
 
-    def prompts(self, builder: Builder) -> str:
-        """The id of the prompts, their stages added to `builder`."""
+    def prompts(self, builder: Builder, checkpoint: str | None = None, tokenizer: str | None = None) -> str:
+        """The id of the prompts, their stages added to `builder`. checkpoint: who will answer, so whose tokens count;
+        tokenizer: of a model that brings none."""
         from tasks.evals.base import get_task
 
-        text = (self.corpus or CorpusSpec()) if get_task(self.task).needs_corpus else None
-        made = builder.data("data", text, self.tokenise, None)
-        return builder.cloze("data", narrowed(self, ClozeSpec), made)
+        spec, task = narrowed(self, ClozeSpec), get_task(self.task)
+        named = self.tokenizer or (self.tokenise.tokenizer if self.tokenise else None)
+        asked_for = None if named else checkpoint
+        text = self.corpus or (CorpusSpec() if task.needs_corpus else None)
+        made = {}
+        if text is not None:
+            tokenise = self.tokenise or TokeniseSpec(tokenizer=named or "bpe:1024")
+            made = builder.data("data", text, None if asked_for else tokenise, None)
+        elif not asked_for:
+            spec = spec.model_copy(update={"tokenizer": named or "gpt2"})
+        plan = EvaluationPlan(questions=self.questions, cloze=spec, evaluate=EvaluateSpec(tokenizer=tokenizer))
+        return builder.prompts("data", plan, made, asked_for)
 
 
 class EvaluateRequest(EvaluateSpec):
@@ -110,7 +125,7 @@ class EvaluateRequest(EvaluateSpec):
             trained = {"architecture": label(self.checkpoint), "seed": 0}
         else:
             trained = present(store, self.checkpoint, "checkpoint").counts
-        prompts = self.prompts or self.cloze.prompts(builder)
+        prompts = self.prompts or self.cloze.prompts(builder, self.checkpoint, self.tokenizer)
         if self.prompts:
             present(store, prompts, "prompts")
         task = store.manifest(prompts).spec["task"] if self.prompts else self.cloze.task
@@ -137,15 +152,3 @@ def narrowed(request: Spec, spec: type[Spec], **changes):
 def goal(builder: Builder, artifact: str) -> Plan:
     """The plan that ends with `artifact`."""
     return Plan(builder.name, builder.stages, builder.stages[builder.makers[artifact]])
-
-
-def present(store: Store, artifact: str, kind: str):
-    """The manifest of an artifact of that kind.
-
-    :raises ArtifactError: there is none, or it is of another kind
-    """
-    manifest = store.manifest(artifact)
-    if manifest.kind != kind:
-        raise ArtifactError(f"{artifact} is a {manifest.kind} artifact, expected one of kind {kind}; "
-                            f"`reread list --kind {kind}` shows those there are")
-    return manifest

@@ -14,17 +14,19 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from storage.errors import CorpusError
 from tasks.draws import generator
 from tasks.prompts import ATTRIBUTE_LINE, Prompt, askable, attributes, compose, cut_all, question_for, with_values
-from tasks.specs import RecallRowsSpec
+from tasks.specs import QuestionRowsSpec, RecallRowsSpec
 from tasks.tokenizers import Tokenizer
 
+Window = Callable[..., tuple[list["Row"], Counter]]      # `window` of this module or of tasks.question_rows
 LIST_VALUE_TOKENS = 10        # longer values do not get into lists
 SAMPLE = 256                  # rows from which the mean length of each form is estimated
 
@@ -51,7 +53,7 @@ class Draft:
     order: str
     document_id: str
     prompt: Prompt
-    lines: list[tuple[str, str]]
+    lines: list[tuple[str, str]]      # (cue, value): what stands before the value, and the value
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def pools(ids: Sequence[str], splits: Sequence[str], texts: Sequence[str], token
             for split, found in kept.items()}
 
 
-def estimate_rows(pool: Pool, tokenizer: Tokenizer, spec: RecallRowsSpec) -> int:
+def estimate_rows(window: Window, pool: Any, tokenizer: Tokenizer, spec: RecallRowsSpec | QuestionRowsSpec) -> int:
     """How many rows the token budget buys, from the mean length of a sample of each form."""
     means = []
     for share in (0.0, 1.0):
@@ -100,11 +102,11 @@ def estimate_rows(pool: Pool, tokenizer: Tokenizer, spec: RecallRowsSpec) -> int
     mean = (1 - list_share) * means[0] + list_share * means[1]
     if mean == 0:
         raise CorpusError(f"no row fits into maximum_row_tokens={spec.maximum_row_tokens}; allow longer rows or cut "
-                          "documents shorter (maximum_document_tokens)")
+                          "documents shorter (maximum_document_tokens, passage_tokens)")
     return max(1, round(spec.tokens / mean))
 
 
-def list_shares(rows: np.ndarray, total: int, spec: RecallRowsSpec) -> np.ndarray:
+def list_shares(rows: np.ndarray, total: int, spec: RecallRowsSpec | QuestionRowsSpec) -> np.ndarray:
     """The share of list rows at each row number: linear from the first row to the last."""
     progress = np.minimum(rows / max(total - 1, 1), 1)
     return spec.list_share_first + (spec.list_share_last - spec.list_share_first) * progress
@@ -127,10 +129,15 @@ def window(numbers: Sequence[int], shares: np.ndarray, pool: Pool, tokenizer: To
             left_out[f"{form}: nothing left to ask"] += 1
         else:
             drafts.append(draft)
-    texts = [draft.prompt.text + "".join(f"{name} : {value}\n" for name, value in draft.lines) for draft in drafts]
+    return tokenised(drafts, tokenizer, spec.maximum_row_tokens, left_out), left_out
+
+
+def tokenised(drafts: Sequence[Draft], tokenizer: Tokenizer, maximum_tokens: int, left_out: Counter) -> list[Row]:
+    """The drafts as rows, in order; those that cannot be are counted in `left_out`."""
+    texts = [draft.prompt.text + "".join(f"{cue} {value}\n" for cue, value in draft.lines) for draft in drafts]
     rows = []
     for draft, ids in zip(drafts, tokenizer.encode_batch(texts)):
-        if len(ids) + 1 > spec.maximum_row_tokens:
+        if len(ids) + 1 > maximum_tokens:
             left_out["longer than maximum_row_tokens"] += 1
             continue
         row = _row(draft, ids, tokenizer)
@@ -138,7 +145,7 @@ def window(numbers: Sequence[int], shares: np.ndarray, pool: Pool, tokenizer: To
             left_out["a token crosses the edge of a value"] += 1
         else:
             rows.append(row)
-    return rows, left_out
+    return rows
 
 
 def _documents(draws: list[np.random.Generator], is_list: list[bool], pool: Pool, tokenizer: Tokenizer,
@@ -183,15 +190,16 @@ def _draft(draw: np.random.Generator, form: str, document_id: str, document: str
     if not found:
         return None
     asked = [found[k] for k in draw.permutation(len(found))[: spec.maximum_questions]]
-    order = _order(draw.random(), spec)
+    order = order_of(draw.random(), spec.order_shares)
     filler = _filler(draw, document, pool) if order == "filler" else None
     prompt = compose(order, document, question_for(asked[0].name), "", filler)
-    return Draft(form, order, document_id, prompt, [(one.name, one.value) for one in asked])
+    return Draft(form, order, document_id, prompt, [(question_for(one.name), one.value) for one in asked])
 
 
-def _order(draw: float, spec: RecallRowsSpec) -> str:
-    names = sorted(spec.order_shares)
-    ends = list(itertools.accumulate(spec.order_shares[name] for name in names))
+def order_of(draw: float, shares: Mapping[str, float]) -> str:
+    """The prompt order that a draw from [0, 1) falls on."""
+    names = sorted(shares)
+    ends = list(itertools.accumulate(shares[name] for name in names))
     return names[min(bisect.bisect_right(ends, draw * ends[-1]), len(names) - 1)]
 
 
@@ -211,8 +219,8 @@ def _row(draft: Draft, ids: list[int], tokenizer: Tokenizer) -> Row | None:
     begins_L = ends_L - tokenizer.byte_lengths[ids]
     at = len(draft.prompt.text.encode())
     edges, spans = [at], []
-    for name, value in draft.lines:
-        begin = at + len(question_for(name).encode())
+    for cue, value in draft.lines:
+        begin = at + len(cue.encode())
         at = begin + len(f" {value}\n".encode())
         spans.append((begin, at))
         edges += [begin, at]

@@ -6,7 +6,7 @@ Produces train.arrow and, if there is any, validation.arrow, and the tokenizer t
     prefix    int32                 tokens up to and including the blank line (disjoint: the whole prompt)
     answers   list<int32>           slots i whose next token, ids[i+1], is a target
     order     string                prompt order
-    form      string                document, swap, list or disjoint
+    form      string                document, swap, list or disjoint (rows of questions: passages are documents)
     batch     int32                 rows of a batch are neighbours
     document  string                id of the document ("" for lists; disjoint: the sizes, such as "4|16")
 
@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,15 +33,16 @@ from storage.identity import code_hash
 from storage.progress import progress
 from storage.shards import RowTable, ShardWriter
 from tasks import corpus as corpora
-from tasks import disjoint_rows, recall_rows
+from tasks import disjoint_rows, question_rows, recall_rows
 from tasks.draws import generator
 from tasks.parallel import parallel_map
-from tasks.recall_rows import Pool, Row
-from tasks.specs import DisjointRowsSpec, RecallRowsSpec
+from tasks.recall_rows import Row, Window
+from tasks.specs import DisjointRowsSpec, QuestionRowsSpec, RecallRowsSpec
 from tasks.tokenise import TOKENIZER
 from tasks.tokenizers import Tokenizer, load_tokenizer
 
 KIND = "rows"
+RowsSpec = RecallRowsSpec | DisjointRowsSpec | QuestionRowsSpec
 WINDOW = 2048             # rows that are sorted by length together
 FEWEST_WINDOWS = 8        # short trainings have smaller windows, or shuffling would undo the curriculum
 VALIDATION_WINDOW = 256
@@ -48,24 +50,28 @@ VALIDATION_WINDOW = 256
 log = logs.get("tasks.rows")
 
 
-def plan(spec: RecallRowsSpec | DisjointRowsSpec, store: Store | None, corpus: str | None = None,
-         shards: str | None = None) -> str:
+def plan(spec: RowsSpec, store: Store | None, corpus: str | None = None, shards: str | None = None,
+         questions: str | None = None) -> str:
     """The id that `run` would return."""
-    return artifact_id(KIND, spec.model_dump(mode="json"), _inputs(spec, corpus, shards), code_hash([__name__]))
+    return artifact_id(KIND, spec.model_dump(mode="json"), _inputs(spec, corpus, shards, questions),
+                       code_hash([__name__]))
 
 
-def run(spec: RecallRowsSpec | DisjointRowsSpec, store: Store, corpus: str | None = None,
-        shards: str | None = None) -> str:
+def run(spec: RowsSpec, store: Store, corpus: str | None = None, shards: str | None = None,
+        questions: str | None = None) -> str:
     """Make the rows unless they are there, and return their id.
 
-    Recall rows need a corpus and the shards that carry its tokenizer; disjoint rows need neither.
+    Recall rows need a corpus and the shards that carry its tokenizer, rows of questions a `questions` artifact and
+    shards; disjoint rows need neither.
     """
-    inputs = _inputs(spec, corpus, shards)
+    inputs = _inputs(spec, corpus, shards, questions)
 
     def build(folder: Path) -> dict:
         if isinstance(spec, DisjointRowsSpec):
             return build_disjoint(spec, folder)
         tokenizer = load_tokenizer(store.path(shards) / TOKENIZER)
+        if isinstance(spec, QuestionRowsSpec):
+            return build_questions(spec, RowTable(store.path(questions) / question_rows.FILE), tokenizer, folder)
         return build_recall(spec, RowTable(store.path(corpus) / corpora.FILE), tokenizer, folder)
 
     return store.produce(KIND, spec.model_dump(mode="json"), inputs, code_hash([__name__]), build)
@@ -84,29 +90,41 @@ def build_recall(spec: RecallRowsSpec, documents: RowTable, tokenizer: Tokenizer
     """Write the rows of a corpus; return counts of rows, tokens, batches, orders, forms and what was left out."""
     pools = recall_rows.pools(documents.column("id"), documents.column("split"), documents.column("text"), tokenizer,
                               spec)
+    return _build(recall_rows.window, pools, spec, tokenizer, folder)
+
+
+def build_questions(spec: QuestionRowsSpec, questions: RowTable, tokenizer: Tokenizer, folder: Path) -> dict:
+    """Write the rows of questions about passages; return the same counts."""
+    return _build(question_rows.window, question_rows.pools(questions, tokenizer, spec), spec, tokenizer, folder)
+
+
+def _build(window: Window, pools: dict[str, Any], spec: RecallRowsSpec | QuestionRowsSpec, tokenizer: Tokenizer,
+           folder: Path) -> dict:
+    """`window` makes the rows of some numbers from one of `pools`, train and validation."""
     tokenizer.save(folder / TOKENIZER)
-    total = recall_rows.estimate_rows(pools["train"], tokenizer, spec)
+    total = recall_rows.estimate_rows(window, pools["train"], tokenizer, spec)
     size = min(WINDOW, -(-total // FEWEST_WINDOWS))
-    work = partial(_window, size=size, total=total, pool=pools["train"], tokenizer=tokenizer, spec=spec, purpose="row")
+    some = partial(_window, window=window, tokenizer=tokenizer, spec=spec)
+    work = partial(some, size=size, total=total, pool=pools["train"], purpose="row")
     counts = {"documents": {split: len(pool) for split, pool in pools.items()}, "rows_estimated": total}
     counts |= _write(folder / "train.arrow", work, spec.tokens, tokenizer, spec)
     if spec.validation_tokens:
-        work = partial(_window, size=VALIDATION_WINDOW, total=None, pool=pools["validation"], tokenizer=tokenizer,
-                       spec=spec, purpose="validation row")
+        work = partial(some, size=VALIDATION_WINDOW, total=None, pool=pools["validation"], purpose="validation row")
         counts["validation"] = _write(folder / "validation.arrow", work, spec.validation_tokens, tokenizer, spec)
     log.info("rows: %(rows)d rows, %(tokens)d tokens, %(batches)d batches", counts)
     return counts
 
 
-def _window(index: int, size: int, total: int | None, pool: Pool, tokenizer: Tokenizer, spec: RecallRowsSpec,
-            purpose: str) -> tuple[list[Row], Counter]:
+def _window(index: int, window: Window, size: int, total: int | None, pool: Any, tokenizer: Tokenizer,
+            spec: RecallRowsSpec | QuestionRowsSpec, purpose: str) -> tuple[list[Row], Counter]:
     """Window `index` of `size` rows. `total` is None for validation rows, which are like the last rows of training."""
     numbers = np.arange(index * size, (index + 1) * size)
     shares = recall_rows.list_shares(numbers, total, spec) if total else np.full(size, spec.list_share_last)
-    return recall_rows.window(numbers.tolist(), shares, pool, tokenizer, spec, purpose)
+    return window(numbers.tolist(), shares, pool, tokenizer, spec, purpose)
 
 
-def _write(path: Path, work: partial, budget: int, tokenizer: Tokenizer, spec: RecallRowsSpec) -> dict:
+def _write(path: Path, work: partial, budget: int, tokenizer: Tokenizer,
+           spec: RecallRowsSpec | QuestionRowsSpec) -> dict:
     """Write windows of rows until `budget` tokens are there; the row that reaches it is the last."""
     tally = {"tokens": 0, "rows": 0, "batches": 0, "answer_tokens": 0, "padded_tokens": 0}
     by = {"by_order": Counter(), "by_form": Counter(), "left_out": Counter()}
@@ -117,7 +135,7 @@ def _write(path: Path, work: partial, budget: int, tokenizer: Tokenizer, spec: R
             if not rows:
                 raise CorpusError(f"no row of a whole window can be used ({dict(left_out)}); allow longer rows "
                                   f"(maximum_row_tokens is {spec.maximum_row_tokens}) or cut documents shorter "
-                                  f"(maximum_document_tokens is {spec.maximum_document_tokens})")
+                                  "(maximum_document_tokens, passage_tokens)")
             rows = _within(rows, budget - tally["tokens"])
             for batch in _batches(rows, index, spec):
                 _append(writer, batch, tally["batches"])
@@ -150,7 +168,7 @@ def _within(rows: list[Row], tokens: int) -> list[Row]:
     return rows[: int(np.searchsorted(ends, tokens)) + 1]
 
 
-def _batches(rows: list[Row], index: int, spec: RecallRowsSpec) -> list[list[Row]]:
+def _batches(rows: list[Row], index: int, spec: RecallRowsSpec | QuestionRowsSpec) -> list[list[Row]]:
     """Rows of similar length together, at most `batch_tokens` with padding (or one row), in a shuffled order."""
     batches: list[list[Row]] = []
     for row in sorted(rows, key=lambda row: len(row.ids)):
@@ -193,15 +211,20 @@ def _write_disjoint(path: Path, batches: Iterable[disjoint_rows.DisjointBatch], 
             "by_sizes": dict(sorted(by_sizes.items()))}
 
 
-def _inputs(spec: RecallRowsSpec | DisjointRowsSpec, corpus: str | None, shards: str | None) -> dict[str, str]:
+def _inputs(spec: RowsSpec, corpus: str | None, shards: str | None, questions: str | None) -> dict[str, str]:
     if isinstance(spec, DisjointRowsSpec):
         disjoint_rows.check(spec)
         return {}
-    if corpus is None or shards is None:
-        raise SpecError("recall rows need a corpus and the shards that carry its tokenizer; give both ids")
     fewest, most = spec.list_lines
     if not 1 <= fewest <= most:
         raise SpecError(f"list_lines {spec.list_lines}: give (fewest, most) with 1 <= fewest <= most")
     if not spec.order_shares or min(spec.order_shares.values()) < 0 or sum(spec.order_shares.values()) <= 0:
         raise SpecError(f"order_shares {spec.order_shares}: shares are not negative and at least one is above zero")
+    if isinstance(spec, QuestionRowsSpec):
+        question_rows.check(spec)
+        if questions is None or shards is None:
+            raise SpecError("rows of questions need a questions artifact and shards that carry a tokenizer; give both ids")
+        return {"questions": questions, "shards": shards}
+    if corpus is None or shards is None:
+        raise SpecError("recall rows need a corpus and the shards that carry its tokenizer; give both ids")
     return {"corpus": corpus, "shards": shards}

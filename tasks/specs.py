@@ -98,7 +98,11 @@ class QuestionRowsSpec(Spec):
     order_shares: dict[Order, float] = Field(
         default_factory=lambda: {"default": 0.6, "question_first": 0.2, "twice": 0.2},
         description="Share of rows drawn in each prompt order, by (seed, row)")
-    swap_share: float = Field(0.5, ge=0, le=1, description="Share of rows whose answers are replaced by other documents'")
+    swap_share: float = Field(
+        0.5, ge=0, le=1, description="Share of passage rows whose answers are replaced by other documents' to the same question")
+    list_share_first: float = Field(1.0, ge=0, le=1, description="Share of synthetic list rows at the first row")
+    list_share_last: float = Field(0.2, ge=0, le=1, description="Share of synthetic list rows at the last row")
+    list_lines: tuple[int, int] = Field((4, 8), description="Fewest and most lines of a synthetic list")
     seed: int = Field(0, ge=0, description="Draws everything; never the training seed")
 
 

@@ -200,7 +200,7 @@ def test_rows_that_can_never_fit_stop_the_stage(made, tokenizer, tmp_path):
         rows.build_recall(never, made[0], tokenizer, tmp_path)
     with pytest.raises(CorpusError, match="no row of a whole window can be used"):
         pool = recall_rows.pools(*map(made[0].column, ("id", "split", "text")), tokenizer, never)["train"]
-        work = partial(rows._window, size=8, total=8, pool=pool, tokenizer=tokenizer, spec=never, purpose="row")
+        work = partial(rows._window, window=recall_rows.window, size=8, total=8, pool=pool, tokenizer=tokenizer, spec=never, purpose="row")
         rows._write(tmp_path / "x.arrow", work, 5000, tokenizer, never)
 
 
