@@ -31,7 +31,20 @@ def load(name: str, settings: Sequence[str] = ()) -> StudySpec:
     path = find(name)
     study = overrides.validate(StudySpec, every_mixer.expanded(read(path), str(path)), str(path))
     check(study, str(path))
-    return changed(study, settings)
+    return placed(changed(study, settings))
+
+
+def placed(study: StudySpec) -> StudySpec:
+    """The study with {data} replaced by its `data` in every path and checkpoint."""
+    def at(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: at(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [at(each) for each in value]
+        return value.replace("{data}", study.data) if isinstance(value, str) else value
+
+    plain = overrides.plain(study)
+    return overrides.validate(StudySpec, {**plain, "workloads": at(plain["workloads"])}, study.name)
 
 
 def find(name: str) -> Path:
@@ -143,16 +156,22 @@ def check(study: StudySpec, source: str) -> None:
         if not workload.seeds or min(workload.seeds) < 0 or len(set(workload.seeds)) < len(workload.seeds):
             raise SpecError(f"{source}: workloads.{name}.seeds: got {list(workload.seeds)}; give one or more different "
                             "whole numbers from 0 on")
-        if workload.train.data == "rows" and workload.rows is None:
+        trains = any(one.model for one in workload.architectures.values())
+        if trains and workload.train.data == "rows" and workload.rows is None:
             raise SpecError(f"{source}: workloads.{name}.rows: missing; train.data is 'rows'")
-        needs_text = workload.train.data == "shards" or getattr(workload.rows, "kind", "") == "recall"
+        needs_text = trains and workload.train.data == "shards" or getattr(workload.rows, "kind", "") == "recall"
         if needs_text and workload.corpus is None:
             raise SpecError(f"{source}: workloads.{name}.corpus: missing; its rows are made from text")
-        tasks = [evaluation.cloze.task for evaluation in workload.evaluations]
-        twice = {task for task in tasks if tasks.count(task) > 1}
+        if getattr(workload.rows, "kind", "") == "questions":
+            for field in ("corpus", "training_questions"):
+                if getattr(workload, field) is None:
+                    raise SpecError(f"{source}: workloads.{name}.{field}: missing; rows of kind 'questions' need the text "
+                                    "that the tokenizer is made from and the questions that they are drawn from")
+        labels = [evaluation.label for evaluation in workload.evaluations]
+        twice = {label for label in labels if labels.count(label) > 1}
         if twice:
-            raise SpecError(f"{source}: workloads.{name}.evaluations: task {sorted(twice)[0]!r} appears twice; "
-                            "put the second into a workload of its own")
+            raise SpecError(f"{source}: workloads.{name}.evaluations: {sorted(twice)[0]!r} appears twice; "
+                            "give the second a `name` of its own")
         for number, evaluation in enumerate(workload.evaluations):
             wanted, room = evaluation.evaluate.generation_tokens, evaluation.cloze.generation_tokens
             if wanted > room:
@@ -161,6 +180,8 @@ def check(study: StudySpec, source: str) -> None:
         for label in workload.architectures:
             if "/" in label:
                 raise SpecError(f"{source}: workloads.{name}.architectures: a label has no '/', got {label!r}")
+            if workload.architectures[label].checkpoint:
+                continue
             train = training(workload, label, f"{source}: workloads.{name}.architectures.{label}.train_overrides")
             if train.trial is not None:
                 raise SpecError(f"{source}: workloads.{name}.train.trial: got {train.trial:g}; a trial keeps no weights that "
@@ -193,7 +214,7 @@ def _check_expectation(study: StudySpec, expected, source: str) -> None:
     if expected.architecture not in workload.architectures:
         raise SpecError(f"{source}.architecture: got {expected.architecture!r}; it can be: "
                         f"{', '.join(workload.architectures)}")
-    orders = {evaluation.cloze.task: evaluation.cloze.orders for evaluation in workload.evaluations}
+    orders = {evaluation.label: evaluation.cloze.orders for evaluation in workload.evaluations}
     if expected.task not in orders:
         raise SpecError(f"{source}.task: got {expected.task!r}; it can be: {', '.join(orders) or '(no evaluations)'}")
     if expected.order not in orders[expected.task]:
