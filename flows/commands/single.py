@@ -19,6 +19,7 @@ from storage.errors import SpecError
 
 log = logs.get("flows.single")
 
+HUB = "hub:"
 REQUESTS = {"tokenise": TokeniseRequest, "pretrain": PretrainRequest, "cloze": ClozeRequest,
             "evaluate": EvaluateRequest, "bench": BenchRequest}
 
@@ -30,6 +31,19 @@ def request_of(kind: str, fields: dict[str, Any], settings: list[str]) -> Any:
     """
     data = {name: value for name, value in fields.items() if value is not None}
     return overrides.apply(overrides.validate(REQUESTS[kind], data, kind), settings)
+
+
+def questions_of(task: str | None, places: list[str] | None) -> dict[str, Any] | None:
+    """The questions that `--questions` names: files, or one published set as `hub:<name or folder>`.
+
+    :raises SpecError: both kinds at once, or several sets
+    """
+    if not places:
+        return None
+    sets = [place.removeprefix(HUB) for place in places if place.startswith(HUB)]
+    if sets and len(places) > 1:
+        raise SpecError(f"--questions: give files, or one published set; got {', '.join(places)}")
+    return {"task": task, "dataset": sets[0]} if sets else {"task": task, "paths": places}
 
 
 def run_single(kind: str, fields: dict[str, Any], settings: list[str], dry_run: bool, flow: bool, json: bool) -> None:
