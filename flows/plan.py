@@ -22,6 +22,7 @@ from tasks.specs import (
     DisjointRowsSpec,
     EvaluateSpec,
     EvaluationPlan,
+    PerplexityPlan,
     PretrainSpec,
     QuestionRowsSpec,
     QuestionsSpec,
@@ -196,8 +197,44 @@ class Builder:
                 scores[f"{model}/{label}"] = self.evaluate(name, architecture, int(seed), label, evaluation.evaluate,
                                                            checkpoint, asked)
         trained = checkpoints | {model: one for model, one in given.items() if not is_external(one)}
+        measured = self.measured(name, workload, made, checkpoints | given)
         return {**{role: made.get(role) for role in ("corpus", "shards", "rows")},
-                "prompts": prompts, "checkpoints": trained, "scores": scores, **({"sweeps": sweeps} if sweeps else {})}
+                "prompts": prompts, "checkpoints": trained, "scores": scores, **({"sweeps": sweeps} if sweeps else {}),
+                **{kind: found for kind, found in measured.items() if found}}
+
+    def measured(self, name: str, workload: Workload, made: dict[str, str],
+                 models: dict[str, str]) -> dict[str, dict[str, str]]:
+        """What is measured of every model beside recall: kind -> architecture/seed/label -> artifact id."""
+        found: dict[str, dict[str, str]] = {"perplexities": {}, "extrapolations": {}, "deploys": {}}
+        for model, checkpoint in models.items():
+            tags = dict(zip(("architecture", "seed"), model.rsplit("/", 1)), workload=name)
+            own = {"checkpoint": checkpoint}
+            for label, plan in workload.perplexities.items():
+                text = self.text(name, label, plan, made, checkpoint)
+                found["perplexities"][f"{model}/{label}"] = self.add(
+                    "perplexity", f"perplexity of {model} on {label}", plan.perplexity, own | text,
+                    f"{name}/perplexity/{model}/{label}", tags=tags).artifact
+            for label, spec in workload.extrapolations.items():
+                text = {} if spec.paths else {"corpus": made["corpus"]}
+                found["extrapolations"][f"{model}/{label}"] = self.add(
+                    "extrapolation", f"extrapolate {model} on {label}", spec, own | text,
+                    f"{name}/extrapolation/{model}/{label}", tags=tags).artifact
+            for label, spec in workload.deploys.items():
+                found["deploys"][f"{model}/{label}"] = self.add(
+                    "deploy", f"time {model} as deployed, {label}", spec, own, f"{name}/deploy/{model}/{label}",
+                    tags=tags).artifact
+        return found
+
+    def text(self, name: str, label: str, plan: PerplexityPlan, made: dict[str, str], checkpoint: str) -> dict[str, str]:
+        """What a model reads, as inputs: rows of the shards and bigrams counted over them; a model with a tokenizer of its
+        own reads documents, and bigrams of other tokens say nothing about its own."""
+        if is_external(checkpoint):
+            return {"corpus": made["corpus"]}
+        shards = {"shards": made["shards"]}
+        if plan.bigrams is None:
+            return shards
+        return shards | {"bigrams": self.add("bigrams", f"count bigrams of {name}", plan.bigrams, dict(shards),
+                                             f"{name}/bigrams/{label}").artifact}
 
     def prompts(self, name: str, evaluation: EvaluationPlan, made: dict[str, str], checkpoint: str | None) -> str:
         """The id of an evaluation's prompts. checkpoint: a model that was not trained on `made`, whose tokenizer counts."""

@@ -513,6 +513,13 @@ class ArchitecturePlan(Spec):
         return self
 
 
+class PerplexityPlan(Spec):
+    """One reading of the workload's text. Models trained here read rows of their shards, others documents."""
+
+    perplexity: PerplexitySpec = PerplexitySpec()
+    bigrams: BigramsSpec | None = Field(BigramsSpec(), description="Slice by how often training saw a pair; None = do not")
+
+
 class Workload(Spec):
     """Models trained on the same rows in the same order, and what they are asked afterwards."""
 
@@ -525,6 +532,9 @@ class Workload(Spec):
     architectures: dict[str, ArchitecturePlan]
     seeds: tuple[int, ...] = (0,)
     evaluations: tuple[EvaluationPlan, ...] = ()
+    perplexities: dict[str, PerplexityPlan] = Field(default_factory=dict, description="Label to how text is read")
+    extrapolations: dict[str, ExtrapolationSpec] = Field(default_factory=dict, description="Label to lengths and books")
+    deploys: dict[str, DeploySpec] = Field(default_factory=dict, description="Label to input lengths that are timed")
 
 
 class Expectation(Spec):
