@@ -1,0 +1,228 @@
+"""From the order of a question ("did the Normans build") to that of a statement ("the Normans", "built").
+
+The hard part is where the subject ends. Every word is given points for what it is and for its neighbours; the word with
+the most is the verb. Where none has enough, there is no clause, and the caller does without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tasks.rewriting import verbs
+from tasks.rewriting.words import (
+    ARTICLES,
+    BE,
+    DETERMINERS,
+    DO,
+    HAVE,
+    JOINERS,
+    PAST,
+    PREPOSITIONS,
+    PRONOUNS,
+    RELATIVES,
+    bare,
+    is_adjective,
+    is_adverb,
+    is_name,
+    is_number,
+    is_plural,
+    is_possessive,
+    opens_phrase,
+    starts_noun_phrase,
+)
+
+CHAINING = frozenset("help let make go come start stop try".split())
+NEVER = -99.0
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A statement in three parts; `past` says which form of "to be" goes with it."""
+
+    subject: tuple[str, ...]
+    verb: tuple[str, ...]
+    rest: tuple[str, ...]
+    past: bool
+
+    def __str__(self) -> str:
+        return " ".join((*self.subject, *self.verb, *self.rest))
+
+
+def declarative(auxiliary: str, words: Sequence[str]) -> Clause | None:
+    """The statement of `auxiliary` + words, "did" + "he go home" -> "he went home"; None where no verb is found."""
+    auxiliary, words, negated = bare(auxiliary), list(words), ()
+    if words and bare(words[0]) == "not":
+        words, negated = words[1:], ("not",)
+    at = predicate(auxiliary, words)
+    if at is None:
+        return None
+    past = auxiliary in PAST
+    if auxiliary not in DO:
+        while at > 1 and (is_adverb(words[at - 1]) or bare(words[at - 1]) in ("been", "be", "being", "both", "all")):
+            at -= 1
+        return Clause(tuple(words[:at]), (auxiliary, *negated), tuple(words[at:]), past)
+    if bare(words[at - 1]) == "not" and at > 1:
+        return Clause(tuple(words[:at - 1]), (auxiliary, "not", words[at]), tuple(words[at + 1:]), past)
+    if negated:
+        return Clause(tuple(words[:at]), (auxiliary, "not", words[at]), tuple(words[at + 1:]), past)
+    return Clause(tuple(words[:at]), (inflected(auxiliary, words[at]),), _coordinated(auxiliary, words[at + 1:]), past)
+
+
+def inflected(auxiliary: str, word: str) -> str:
+    """The form in which a base form stands once do, does or did is gone; punctuation behind it stays."""
+    base = bare(word)
+    tail = word[len(word.rstrip(",.;:\"'")):]
+    form = {"did": verbs.past, "does": verbs.third_person}.get(auxiliary, str)(base)
+    return form + tail
+
+
+def _coordinated(auxiliary: str, rest: Sequence[str]) -> tuple[str, ...]:
+    """A second verb, "did he plan and build it", takes the same form."""
+    rest = list(rest)
+    if len(rest) > 1 and bare(rest[0]) in ("and", "or") and verbs.is_plain(bare(rest[1])):
+        rest[1] = inflected(auxiliary, rest[1])
+    return tuple(rest)
+
+
+def predicate(auxiliary: str, words: Sequence[str]) -> int | None:
+    """Index of the word in which the predicate starts, at least 1; None where none can be told."""
+    if auxiliary in BE:
+        judge = _after_be
+    elif auxiliary in HAVE:
+        judge = _after_have
+    else:
+        judge = _after_do
+    return _best(words, judge)
+
+
+def _best(words: Sequence[str], judge: Callable[[Sequence[str], int], float]) -> int | None:
+    points = [judge(words, at) - 0.3 * at for at in range(1, len(words))]
+    if not points or max(points) < -2:
+        return None
+    return 1 + points.index(max(points))
+
+
+def _after_do(words: Sequence[str], at: int) -> float:
+    """Points of a base form after do, does, did or a modal."""
+    word, before = bare(words[at]), bare(words[at - 1])
+    if not verbs.is_base(word) or is_name(words[at]) or before in ("to", "not to"):
+        return NEVER
+    points = 2.5 if verbs.is_plain(word) else 0.0
+    if before in RELATIVES and before != "that" or before in ("and", "or") and at < 3:
+        return NEVER
+    if before == "that":
+        points -= 5
+    if before in DETERMINERS - PRONOUNS or before in PREPOSITIONS or is_possessive(words[at - 1]):
+        points -= 5
+    elif before in JOINERS:
+        points -= 3
+    elif is_adjective(before) and not is_name(words[at - 1]):
+        points -= 2
+    points += _subject_ends(words, at) + _goes_on(words, at)
+    if before in CHAINING and at > 1 and verbs.is_base(before):
+        points -= 3
+    return points
+
+
+def _subject_ends(words: Sequence[str], at: int) -> float:
+    before = bare(words[at - 1])
+    if before in PRONOUNS:
+        return 4.0
+    if is_adverb(before):
+        return 2.0
+    if is_plural(before) or is_name(words[at - 1]) or is_number(before):
+        return 1.0
+    return 0.0
+
+
+def _goes_on(words: Sequence[str], at: int) -> float:
+    """Points for what follows a verb: its end, a preposition, a noun phrase; fewer before what could be the verb."""
+    if at + 1 == len(words):
+        return 1.2
+    after = bare(words[at + 1])
+    if words[at].endswith(","):
+        return 0.5
+    if after in PREPOSITIONS or after in DETERMINERS or after in PRONOUNS or is_adverb(after):
+        return 1.5
+    if is_name(words[at + 1]) or is_number(after):
+        return 1.0
+    if verbs.is_plain(after):
+        return -2.0
+    return 0.3 if is_adjective(after) or is_plural(after) else 0.0
+
+
+def _after_have(words: Sequence[str], at: int) -> float:
+    word = bare(words[at])
+    if not (verbs.is_participle(word) or word in ("been", "had")) or is_name(words[at]):
+        return NEVER
+    return _verbal(words, at, 1.0)
+
+
+def _after_be(words: Sequence[str], at: int) -> float:
+    """Points of a participle, a gerund, an adjective or an adverb of place after is, are, was, were."""
+    word = bare(words[at])
+    if is_name(words[at]) and not (at + 1 == len(words)):
+        return NEVER
+    if verbs.is_participle(word):
+        return _verbal(words, at, 1.0)
+    if verbs.is_gerund(word):
+        return _verbal(words, at, 0.0)
+    if is_adjective(word) or word in ("there", "here"):
+        return _adjective(words, at)
+    return NEVER
+
+
+def _verbal(words: Sequence[str], at: int, points: float) -> float:
+    before, after = bare(words[at - 1]), bare(words[at + 1]) if at + 1 < len(words) else ""
+    if before in RELATIVES | BE | {"been", "be", "being", "to"} and before != "there":
+        return points - (5 if before not in ("been", "be", "being") or at < 2 else 0)
+    if before in DETERMINERS - PRONOUNS or before in PREPOSITIONS or is_possessive(words[at - 1]) or before in JOINERS:
+        return points - 5
+    if not after:
+        points += 3.0
+    elif after in PREPOSITIONS or is_adverb(after) or after in ARTICLES:
+        points += 1.5
+    elif not opens_phrase(after) and not starts_noun_phrase(words[at + 1]) and not verbs.is_participle(after):
+        points -= 1.5
+    return points + _subject_ends(words, at)
+
+
+def _adjective(words: Sequence[str], at: int) -> float:
+    before, after = bare(words[at - 1]), bare(words[at + 1]) if at + 1 < len(words) else ""
+    if before in DETERMINERS - PRONOUNS or before in PREPOSITIONS or before in RELATIVES or before in JOINERS \
+            or is_possessive(words[at - 1]) or is_adjective(before):
+        return NEVER
+    if after and not opens_phrase(after) and not is_adverb(after):
+        return NEVER
+    return 0.5 + _subject_ends(words, at)
+
+
+def finite_verb(words: Sequence[str], start: int = 1) -> int | None:
+    """Index of the verb of which the words before it are the subject ("tribe conquered Rome" -> 1), or None."""
+    points = [_finite(words, at) - 0.4 * at for at in range(start, len(words))]
+    if not points or max(points) < -2:
+        return None
+    return start + points.index(max(points))
+
+
+def _finite(words: Sequence[str], at: int) -> float:
+    word, before = bare(words[at]), bare(words[at - 1])
+    after = bare(words[at + 1]) if at + 1 < len(words) else ""
+    if is_name(words[at]) or before in PREPOSITIONS or before in DETERMINERS - PRONOUNS - {"that"} \
+            or is_possessive(words[at - 1]):
+        return NEVER
+    points = 0.0 if before not in RELATIVES and before not in JOINERS else -5.0
+    if verbs.is_past(word):
+        points += 2.5 if word in verbs.IRREGULAR_PASTS and word not in verbs.BASES else 1.5
+    elif verbs.is_third(word):
+        points += 2.0 if verbs.is_plain(verbs.THIRDS[word]) else 0.3
+        if is_plural(before):
+            return NEVER
+    elif verbs.is_base(word) and is_plural(before):
+        points += 1.5 if verbs.is_plain(word) else 0.5
+    else:
+        return NEVER
+    if after and not opens_phrase(after) and not starts_noun_phrase(words[at + 1]) and not is_adverb(after):
+        points -= 1.0
+    return points + (0.5 if not after else 0.0)
