@@ -19,9 +19,11 @@ from tasks.specs import (
     BenchSpec,
     ClozeSpec,
     CorpusSpec,
+    DeploySpec,
     DisjointRowsSpec,
     EvaluateSpec,
     EvaluationPlan,
+    ExtrapolationSpec,
     PerplexityPlan,
     PretrainSpec,
     QuestionRowsSpec,
@@ -34,7 +36,7 @@ from tasks.specs import (
 )
 from tasks.training import sweep
 
-RUNS_IN_MLFLOW = ("pretrain", "evaluate", "bench")
+RUNS_IN_MLFLOW = ("pretrain", "evaluate", "perplexity", "extrapolation", "deploy", "bench")
 Rows = RecallRowsSpec | DisjointRowsSpec | QuestionRowsSpec
 
 
@@ -202,40 +204,6 @@ class Builder:
                 "prompts": prompts, "checkpoints": trained, "scores": scores, **({"sweeps": sweeps} if sweeps else {}),
                 **{kind: found for kind, found in measured.items() if found}}
 
-    def measured(self, name: str, workload: Workload, made: dict[str, str],
-                 models: dict[str, str]) -> dict[str, dict[str, str]]:
-        """What is measured of every model beside recall: kind -> architecture/seed/label -> artifact id."""
-        found: dict[str, dict[str, str]] = {"perplexities": {}, "extrapolations": {}, "deploys": {}}
-        for model, checkpoint in models.items():
-            tags = dict(zip(("architecture", "seed"), model.rsplit("/", 1)), workload=name)
-            own = {"checkpoint": checkpoint}
-            for label, plan in workload.perplexities.items():
-                text = self.text(name, label, plan, made, checkpoint)
-                found["perplexities"][f"{model}/{label}"] = self.add(
-                    "perplexity", f"perplexity of {model} on {label}", plan.perplexity, own | text,
-                    f"{name}/perplexity/{model}/{label}", tags=tags).artifact
-            for label, spec in workload.extrapolations.items():
-                text = {} if spec.paths else {"corpus": made["corpus"]}
-                found["extrapolations"][f"{model}/{label}"] = self.add(
-                    "extrapolation", f"extrapolate {model} on {label}", spec, own | text,
-                    f"{name}/extrapolation/{model}/{label}", tags=tags).artifact
-            for label, spec in workload.deploys.items():
-                found["deploys"][f"{model}/{label}"] = self.add(
-                    "deploy", f"time {model} as deployed, {label}", spec, own, f"{name}/deploy/{model}/{label}",
-                    tags=tags).artifact
-        return found
-
-    def text(self, name: str, label: str, plan: PerplexityPlan, made: dict[str, str], checkpoint: str) -> dict[str, str]:
-        """What a model reads, as inputs: rows of the shards and bigrams counted over them; a model with a tokenizer of its
-        own reads documents, and bigrams of other tokens say nothing about its own."""
-        if is_external(checkpoint):
-            return {"corpus": made["corpus"]}
-        shards = {"shards": made["shards"]}
-        if plan.bigrams is None:
-            return shards
-        return shards | {"bigrams": self.add("bigrams", f"count bigrams of {name}", plan.bigrams, dict(shards),
-                                             f"{name}/bigrams/{label}").artifact}
-
     def prompts(self, name: str, evaluation: EvaluationPlan, made: dict[str, str], checkpoint: str | None) -> str:
         """The id of an evaluation's prompts. checkpoint: a model that was not trained on `made`, whose tokenizer counts."""
         from tasks.evals.base import get_task
@@ -252,6 +220,47 @@ class Builder:
         own = "" if checkpoint is None else f" for {checkpoint.rpartition('/')[2]}"
         return self.add("cloze", f"write {evaluation.label} prompts of {name}{own}", spec, sources,
                         key + (f"/{checkpoint.rpartition('/')[2]}" if checkpoint else "")).artifact
+
+    def measured(self, name: str, workload: Workload, made: dict[str, str],
+                 models: dict[str, str]) -> dict[str, dict[str, str]]:
+        """What is measured of every model beside recall: kind -> architecture/seed/label -> artifact id."""
+        found: dict[str, dict[str, str]] = {"perplexities": {}, "extrapolations": {}, "deploys": {}}
+        for model, checkpoint in models.items():
+            for label, plan in workload.perplexities.items():
+                found["perplexities"][f"{model}/{label}"] = self.perplexity(name, label, model, plan, made, checkpoint)
+            for label, spec in workload.extrapolations.items():
+                found["extrapolations"][f"{model}/{label}"] = self.extrapolation(name, label, model, spec, made, checkpoint)
+            for label, spec in workload.deploys.items():
+                found["deploys"][f"{model}/{label}"] = self.deploy(name, label, model, spec, checkpoint)
+        return found
+
+    def perplexity(self, name: str, label: str, model: str, plan: PerplexityPlan, made: dict[str, str],
+                   checkpoint: str) -> str:
+        """The id of a reading. Models trained here read rows of the shards, with bigrams counted over them; a model with
+        a tokenizer of its own reads documents, and bigrams of other tokens say nothing about its own."""
+        inputs = {"checkpoint": checkpoint}
+        if is_external(checkpoint) or "shards" not in made:
+            inputs["corpus"] = made["corpus"]
+        else:
+            inputs["shards"] = made["shards"]
+            if plan.bigrams is not None:
+                inputs["bigrams"] = self.add("bigrams", f"count bigrams of {name}", plan.bigrams,
+                                             {"shards": made["shards"]}, f"{name}/bigrams/{label}").artifact
+        return self._measure("perplexity", f"perplexity of {model} on {label}", plan.perplexity, inputs, name, model, label)
+
+    def extrapolation(self, name: str, label: str, model: str, spec: ExtrapolationSpec, made: dict[str, str],
+                      checkpoint: str) -> str:
+        inputs = {"checkpoint": checkpoint, **({} if spec.paths else {"corpus": made["corpus"]})}
+        return self._measure("extrapolation", f"extrapolate {model} on {label}", spec, inputs, name, model, label)
+
+    def deploy(self, name: str, label: str, model: str, spec: DeploySpec, checkpoint: str) -> str:
+        return self._measure("deploy", f"time {model} as deployed, {label}", spec, {"checkpoint": checkpoint}, name,
+                             model, label)
+
+    def _measure(self, kind: str, title: str, spec: Spec, inputs: dict[str, str], name: str, model: str,
+                 label: str) -> str:
+        tags = dict(zip(("architecture", "seed"), model.rsplit("/", 1)), workload=name)
+        return self.add(kind, title, spec, inputs, f"{name}/{kind}/{model}/{label}", tags=tags).artifact
 
     def pretrain(self, name: str, spec: PretrainSpec, made: dict[str, str],
                  rows: Rows | None, tokenise: TokeniseSpec,

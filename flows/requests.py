@@ -9,16 +9,21 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from flows.plan import Builder, Plan, present
+from flows.plan import Builder, Plan, present, tokenizer_source
 from storage.artifacts import Store
 from tasks.external import is_external, label
 from tasks.specs import (
     BenchSpec,
+    BigramsSpec,
     ClozeSpec,
     CorpusSpec,
+    DeploySpec,
     DisjointRowsSpec,
     EvaluateSpec,
     EvaluationPlan,
+    ExtrapolationSpec,
+    PerplexityPlan,
+    PerplexitySpec,
     PretrainSpec,
     QuestionRowsSpec,
     QuestionsSpec,
@@ -26,6 +31,9 @@ from tasks.specs import (
     Spec,
     TokeniseSpec,
 )
+
+CHECKPOINT = ("Id of a checkpoint artifact, as `reread list --kind checkpoint` shows, or a model of transformers: "
+              "hf:<folder or hub name>")
 
 
 class StudyRequest(Spec):
@@ -107,8 +115,7 @@ class ClozeRequest(ClozeSpec):
 class EvaluateRequest(EvaluateSpec):
     """A trained model and prompts: those of an artifact, or of a task to write first."""
 
-    checkpoint: str = Field(description="Id of a checkpoint artifact, as `reread list --kind checkpoint` shows, or a "
-                                        "model of transformers: hf:<folder or hub name>")
+    checkpoint: str = Field(description=CHECKPOINT)
     prompts: str | None = Field(None, description="Id of a prompts artifact; empty = write them as `cloze` says")
     cloze: ClozeRequest | None = Field(None, description="Prompts to write, when `prompts` is empty")
     experiment: str = Field("evaluate", description="Experiment in MLflow")
@@ -121,16 +128,60 @@ class EvaluateRequest(EvaluateSpec):
 
     def plan(self, store: Store) -> Plan:
         builder = Builder(self.experiment, store)
-        if is_external(self.checkpoint):
-            trained = {"architecture": label(self.checkpoint), "seed": 0}
-        else:
-            trained = present(store, self.checkpoint, "checkpoint").counts
+        architecture, seed = model_label(store, self.checkpoint).rsplit("/", 1)
         prompts = self.prompts or self.cloze.prompts(builder, self.checkpoint, self.tokenizer)
         if self.prompts:
             present(store, prompts, "prompts")
         task = store.manifest(prompts).spec["task"] if self.prompts else self.cloze.task
-        return goal(builder, builder.evaluate("data", trained["architecture"], trained["seed"], task,
-                                              narrowed(self, EvaluateSpec), self.checkpoint, prompts))
+        return goal(builder, builder.evaluate("data", architecture, int(seed), task, narrowed(self, EvaluateSpec),
+                                              self.checkpoint, prompts))
+
+
+class PerplexityRequest(PerplexitySpec):
+    """A trained model, and the text it reads: its own shards, or documents."""
+
+    checkpoint: str = Field(description=CHECKPOINT)
+    corpus: CorpusSpec | None = Field(
+        None, description="Documents to read; empty = the shards a checkpoint was trained from, or pydocs for hf:")
+    bigrams: BigramsSpec | None = Field(BigramsSpec(), description="Slice by how often training saw a pair; empty = do not")
+    experiment: str = Field("perplexity", description="Experiment in MLflow")
+
+    def plan(self, store: Store) -> Plan:
+        builder = Builder(self.experiment, store)
+        model, made = model_label(store, self.checkpoint), {}
+        own = None if is_external(self.checkpoint) else tokenizer_source(store, self.checkpoint)
+        if self.corpus is not None or own in (None, self.checkpoint):
+            made["corpus"] = builder.data("data", self.corpus or CorpusSpec(), None, None)["corpus"]
+        else:
+            made["shards"] = own
+        plan = PerplexityPlan(perplexity=narrowed(self, PerplexitySpec), bigrams=self.bigrams)
+        return goal(builder, builder.perplexity("data", "text", model, plan, made, self.checkpoint))
+
+
+class ExtrapolationRequest(ExtrapolationSpec):
+    """A trained model, and books to read at lengths beyond its training."""
+
+    checkpoint: str = Field(description=CHECKPOINT)
+    corpus: CorpusSpec | None = Field(None, description="Documents to read, where `paths` is empty; empty = pydocs")
+    experiment: str = Field("extrapolation", description="Experiment in MLflow")
+
+    def plan(self, store: Store) -> Plan:
+        builder = Builder(self.experiment, store)
+        made = {} if self.paths else builder.data("data", self.corpus or CorpusSpec(), None, None)
+        return goal(builder, builder.extrapolation("data", "text", model_label(store, self.checkpoint),
+                                                   narrowed(self, ExtrapolationSpec), made, self.checkpoint))
+
+
+class DeployRequest(DeploySpec):
+    """A trained model, and input lengths at which it is timed."""
+
+    checkpoint: str = Field(description=CHECKPOINT)
+    experiment: str = Field("deploy", description="Experiment in MLflow")
+
+    def plan(self, store: Store) -> Plan:
+        builder = Builder(self.experiment, store)
+        return goal(builder, builder.deploy("data", "lengths", model_label(store, self.checkpoint),
+                                            narrowed(self, DeploySpec), self.checkpoint))
 
 
 class BenchRequest(BenchSpec):
@@ -147,6 +198,14 @@ def narrowed(request: Spec, spec: type[Spec], **changes):
     """The part of a request that is a stage's own spec; what was left to its default stays so."""
     given = {name: getattr(request, name) for name in spec.model_fields if name in request.model_fields_set}
     return spec(**{**given, **changes})
+
+
+def model_label(store: Store, checkpoint: str) -> str:
+    """`architecture/seed` of a checkpoint artifact; the last part of a folder's or hub name, seed 0."""
+    if is_external(checkpoint):
+        return f"{label(checkpoint)}/0"
+    counts = present(store, checkpoint, "checkpoint").counts
+    return f"{counts['architecture']}/{counts['seed']}"
 
 
 def goal(builder: Builder, artifact: str) -> Plan:

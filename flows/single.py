@@ -1,4 +1,4 @@
-"""The flows of one step each: `tokenise`, `pretrain`, `cloze`, `evaluate`, `bench`. What their inputs need is made too."""
+"""The flows of one step each, named after what they make. What their inputs need is made too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from flows.ray_runner import interruptible, task_runner  # noqa: E402
 from flows.requests import (  # noqa: E402
     BenchRequest,
     ClozeRequest,
+    DeployRequest,
     EvaluateRequest,
+    ExtrapolationRequest,
+    PerplexityRequest,
     PretrainRequest,
     TokeniseRequest,
 )
@@ -82,6 +85,36 @@ def evaluate(request: EvaluateRequest) -> dict[str, Any]:
     return _drive(request)
 
 
+@flow(name="perplexity", flow_run_name=_name("checkpoint"), task_runner=task_runner())
+def perplexity(request: PerplexityRequest) -> dict[str, Any]:
+    """Let a trained model read text, and slice its loss by recall, rarity and distance.
+
+    Args:
+        request: Which checkpoint, which text.
+    """
+    return _drive(request)
+
+
+@flow(name="extrapolation", flow_run_name=_name("checkpoint"), task_runner=task_runner())
+def extrapolation(request: ExtrapolationRequest) -> dict[str, Any]:
+    """Let a trained model read whole books, at lengths beyond its training.
+
+    Args:
+        request: Which checkpoint, which books, which lengths.
+    """
+    return _drive(request)
+
+
+@flow(name="deploy", flow_run_name=_name("checkpoint"), task_runner=task_runner())
+def deploy(request: DeployRequest) -> dict[str, Any]:
+    """Time a trained model as it would be served, by input length.
+
+    Args:
+        request: Which checkpoint, which lengths.
+    """
+    return _drive(request)
+
+
 @flow(name="bench", flow_run_name=_name("preset"), task_runner=task_runner())
 def bench(request: BenchRequest = QUICK) -> dict[str, Any]:
     """Time operations, mixers and models, each after its correctness check.
@@ -92,4 +125,4 @@ def bench(request: BenchRequest = QUICK) -> dict[str, Any]:
     return _drive(request)
 
 
-ALL = (tokenise, pretrain, cloze, evaluate, bench)
+ALL = (tokenise, pretrain, cloze, evaluate, perplexity, extrapolation, deploy, bench)

@@ -9,6 +9,8 @@ import typer
 
 from flows.cli.base import DryRun, Flow, Json, Set, app
 
+Checkpoint = Annotated[str, typer.Option(
+    metavar="ID", help="Checkpoint artifact, see reread list; or hf:<folder or hub name>.")]
 Questions = Annotated[list[str] | None, typer.Option(
     metavar="PATH", help="What fda, squad, ... ask: files in their original format, or hub:<published set>. Repeatable.")]
 
@@ -79,8 +81,7 @@ def cloze(
 
 @app.command()
 def evaluate(
-    checkpoint: Annotated[str, typer.Option(
-        metavar="ID", help="Checkpoint artifact, see reread list; or hf:<folder or hub name>.")],
+    checkpoint: Checkpoint,
     prompts: Annotated[str | None, typer.Option(metavar="ID", help="Prompts artifact; see reread list.")] = None,
     task: Annotated[str | None, typer.Option(help="Eval task whose prompts to write first.")] = None,
     questions: Questions = None,
@@ -100,6 +101,48 @@ def evaluate(
     asked = {"task": task, "questions": questions_of(task, questions)} if task else None
     fields = {"checkpoint": checkpoint, "prompts": prompts, "strategy": strategy, "cloze": asked}
     run_single("evaluate", fields, settings or [], dry_run, flow, json)
+
+
+@app.command()
+def perplexity(
+    checkpoint: Checkpoint, settings: Set = None, dry_run: DryRun = False, flow: Flow = False, json: Json = False,
+) -> None:
+    """Let a trained model read text: its loss on what was seen earlier in the document, and on the rest.
+
+    Example: reread perplexity --checkpoint checkpoint-0123456789abcdef --set sequences=200 --json
+    """
+    from flows.commands.single import run_single
+
+    run_single("perplexity", {"checkpoint": checkpoint}, settings or [], dry_run, flow, json)
+
+
+@app.command()
+def extrapolate(
+    checkpoint: Checkpoint,
+    books: Annotated[list[str] | None, typer.Option(
+        metavar="GLOB", help="Text files (.txt, .gz), a book each. Default: the corpus pydocs.")] = None,
+    settings: Set = None, dry_run: DryRun = False, flow: Flow = False, json: Json = False,
+) -> None:
+    """Let a trained model read whole books, at lengths beyond its training.
+
+    Example: reread extrapolate --checkpoint checkpoint-0123456789abcdef --books 'books/*.txt.gz' --set lengths=[512,4096]
+    """
+    from flows.commands.single import run_single
+
+    run_single("extrapolation", {"checkpoint": checkpoint, "paths": books}, settings or [], dry_run, flow, json)
+
+
+@app.command()
+def deploy(
+    checkpoint: Checkpoint, settings: Set = None, dry_run: DryRun = False, flow: Flow = False, json: Json = False,
+) -> None:
+    """Time a trained model as it would be served: first token, tokens a second and state, by input length.
+
+    Example: reread deploy --checkpoint checkpoint-0123456789abcdef --set lengths=[512,2048] --json
+    """
+    from flows.commands.single import run_single
+
+    run_single("deploy", {"checkpoint": checkpoint}, settings or [], dry_run, flow, json)
 
 
 @app.command()

@@ -11,7 +11,16 @@ from typing import Any
 from flows import overrides
 from flows.commands.output import document, say, table
 from flows.plan import RUNS_IN_MLFLOW, Plan
-from flows.requests import BenchRequest, ClozeRequest, EvaluateRequest, PretrainRequest, TokeniseRequest
+from flows.requests import (
+    BenchRequest,
+    ClozeRequest,
+    DeployRequest,
+    EvaluateRequest,
+    ExtrapolationRequest,
+    PerplexityRequest,
+    PretrainRequest,
+    TokeniseRequest,
+)
 from flows.watch import clock
 from storage import logs
 from storage.artifacts import Store
@@ -21,7 +30,8 @@ log = logs.get("flows.single")
 
 HUB = "hub:"
 REQUESTS = {"tokenise": TokeniseRequest, "pretrain": PretrainRequest, "cloze": ClozeRequest,
-            "evaluate": EvaluateRequest, "bench": BenchRequest}
+            "evaluate": EvaluateRequest, "perplexity": PerplexityRequest, "extrapolation": ExtrapolationRequest,
+            "deploy": DeployRequest, "bench": BenchRequest}
 
 
 def request_of(kind: str, fields: dict[str, Any], settings: list[str]) -> Any:

@@ -162,7 +162,8 @@ def test_up_serves_every_flow_and_down_leaves_nothing(tmp_path):
         assert set(records) == {"prefect", "mlflow", "deployments"}
         api = records["prefect"]["url"] + "/api"
         found = {one["name"]: one for one in call(f"{api}/deployments/filter", {})}
-        assert set(found) == {"study", "tokenise", "pretrain", "cloze", "evaluate", "bench"}
+        assert set(found) == {"study", "tokenise", "pretrain", "cloze", "evaluate", "perplexity", "extrapolation", "deploy",
+                              "bench"}
         assert found["pretrain"]["entrypoint"] == "flows.single.pretrain"
         schema = found["pretrain"]["parameter_openapi_schema"]["definitions"]["TrainSpec"]["properties"]
         assert schema["zero_stage"]["enum"] == [0, 1, 2, 3] and schema["threads"]["minimum"] == 1
