@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tasks import prompts
+from tasks.cutting import cut_around
 from tasks.evals.base import Document, EvalTask, Item, Material, Rejection
 from tasks.prompts import Prompt
 from tasks.specs import ClozeSpec
@@ -173,42 +174,3 @@ class Composer:
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer.encode_batch(texts)
-
-
-def cut_around(document: str, tokenizer, limit: int, keep: tuple[int, int] | None) -> str | None:
-    """Full lines of the document within `limit` tokens that hold the characters `keep`.
-
-    The head if it holds them, else lines before and after them in turn. None when not even their own lines fit.
-    """
-    head = prompts.cut(document, tokenizer, limit)
-    if head and (keep is None or len(head) >= keep[1]):
-        return head
-    if keep is None:
-        return None
-    lines = document.split("\n")
-    first, last = document.count("\n", 0, keep[0]), document.count("\n", 0, keep[1])
-    low, high = max(0, first - limit), min(len(lines), last + 1 + limit)       # a line has at least one token
-    cost = dict(zip(range(low, high), map(len, tokenizer.encode_batch([f"{line}\n" for line in lines[low:high]]))))
-    start, stop = first, last + 1
-    left = limit - sum(cost[k] for k in range(start, stop))
-    while True:
-        before = start > low and cost[start - 1] <= left
-        after = stop < high and cost[stop] <= left
-        if not before and not after:
-            break
-        if before and (not after or first - start <= stop - 1 - last):
-            start -= 1
-            left -= cost[start]
-        else:
-            left -= cost[stop]
-            stop += 1
-    while True:
-        text = "\n".join(lines[start:stop]).strip()
-        if len(tokenizer.encode_batch([text])[0]) <= limit:
-            return text
-        if (start, stop) == (first, last + 1):
-            return None
-        if first - start >= stop - 1 - last:
-            start += 1
-        else:
-            stop -= 1

@@ -132,9 +132,12 @@ def cut_all(documents: Iterable[str], tokenizer: Encoder, maximum_tokens: int) -
 
 
 def _first_lines(document: str, characters: int) -> str:
-    """A head of the document that ends with a line, at least `characters` long, so that its tokens are the document's."""
-    end = document.find("\n", characters)
-    return document if end < 0 else document[:end]
+    """A head of the document, `characters` to twice as long, that ends with a line, so that its tokens are the document's.
+
+    Inside a line that is longer it ends anywhere: that line is then looked at further, or is too long whatever follows.
+    """
+    end = document.find("\n", characters, 2 * characters)
+    return document[: 2 * characters if end < 0 else end]
 
 
 def _full_lines(head: str, kept: bytes) -> str:

@@ -12,7 +12,8 @@ from storage.artifacts import Store
 from storage.errors import CorpusError, SpecError
 from storage.shards import RowTable
 from tasks import cloze, prompts, recall_rows
-from tasks.composing import Composer, cut_around
+from tasks.composing import Composer
+from tasks.cutting import cut_around
 from tasks.evals.base import Document, EvalTask, Item, Material, Rejection, get_task
 from tasks.specs import ORDERS, ClozeSpec, RecallRowsSpec
 from tests.tasks.documents import artifacts, byte_tokenizer, splits, tokenizer
