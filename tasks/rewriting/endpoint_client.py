@@ -96,8 +96,9 @@ class Client:
         self.stopping = asyncio.Event()
         self.understood = False      # a chat completion has come from there
         headers = {"Authorization": f"Bearer {self.key.get_secret_value()}"} if self.key else {}
-        self.http = httpx.AsyncClient(headers=headers, timeout=sending.timeout,
-                                      trust_env=urlsplit(sending.url).hostname not in LOOPBACK,
+        address = urlsplit(sending.url)
+        self.http = httpx.AsyncClient(headers=headers, timeout=sending.timeout, trust_env=address.hostname not in LOOPBACK,
+                                      verify=address.scheme == "https",      # reading the certificates takes a while
                                       limits=httpx.Limits(max_connections=None, max_keepalive_connections=None))
 
     async def answer(self, ask: Ask) -> Answered:

@@ -50,18 +50,14 @@ class Engines:
 
 
 class VllmBatch:
-    """Asks engines. Raises SpecError for the address, ConfigError where vLLM is not installed.
+    """Asks engines. Raises SpecError for the address, ConfigError where vLLM is not installed."""
 
-    build: makes Ray Data's processor of a spec and its engines, a function from data set to data set
-    """
-
-    def __init__(self, spec: RewriterSpec, build: Callable[[RewriterSpec, Engines], Callable] | None = None) -> None:
+    def __init__(self, spec: RewriterSpec) -> None:
         self.spec, self.engines = spec, Engines.of(spec.url)
-        if build is None and importlib.util.find_spec("vllm") is None:
+        if not installed():
             raise ConfigError(f"rewriter.url {spec.url!r} runs the model in vLLM on the GPUs of the Ray cluster, and vllm "
                               "is not installed here: install 'ray[llm]' on every machine, or give the address of a "
                               "server that speaks the OpenAI API")
-        self.build = build or processor
 
     def replies(self, asks: Sequence[Ask], cache: ReplyCache) -> Iterator[Answered]:
         """The replies as they come, each kept before it is handed out. Raises Stopped where the engines fail."""
@@ -71,15 +67,26 @@ class VllmBatch:
 
         failure = None
         try:
-            rows = self.build(self.spec, self.engines)(ray.data.from_items([row_of(ask) for ask in asks]))
+            rows = processor(self.spec, self.engines)(ray.data.from_items([row_of(ask) for ask in asks]))
             for row in rows.iter_rows():
                 answered = read_row(row, self.spec.maximum_tokens)
                 cache.put(answered.key, answered.reply, self.spec.model)
                 yield answered
         except ray.exceptions.RayError as error:
-            failure = f"vLLM with {self.spec.model!r} failed: {str(error).strip().splitlines()[-1]}"
+            failure = f"vLLM with {self.spec.model!r} failed: {cause(str(error))}"
         if failure is not None:
             raise Stopped(failure)
+
+
+def installed() -> bool:
+    """Whether vLLM can be imported here."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+def cause(trace: str) -> str:
+    """The line that says what went wrong first, of the trace that Ray makes of an error in a worker."""
+    found = re.search(r"^[\w.]+(?:Error|Exception): .+$", trace, re.MULTILINE)
+    return found.group() if found else trace.strip().splitlines()[0]
 
 
 def row_of(ask: Ask) -> Row:
@@ -120,11 +127,12 @@ def settings(spec: RewriterSpec, engines: Engines) -> dict[str, Any]:
 def processor(spec: RewriterSpec, engines: Engines) -> Callable:
     """Ray Data's batch stage. Starts Ray if it does not run; ConfigError where the cluster has too few GPUs."""
     import ray
-    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
     ray.init(ignore_reinit_error=True)
     there, needed = int(ray.cluster_resources().get("GPU", 0)), engines.count * engines.gpus
     if there < needed:
         raise ConfigError(f"rewriter.url {spec.url!r} needs {needed} GPUs, the Ray cluster has {there}; ask for fewer, "
                           "or give the address of a server")
+    from ray.data.llm import build_processor, vLLMEngineProcessorConfig
+
     return build_processor(vLLMEngineProcessorConfig(**settings(spec, engines)), preprocess=before, postprocess=after)
