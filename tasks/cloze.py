@@ -3,14 +3,15 @@
 Columns of prompts.arrow: id (of the item, the same in every order and control), document_id, column (the group it is
 scored in), uncommon, order, control (none, empty, other), prompt, tail (the end of the prompt that is kept out of a
 prefix), answers, tokens (of the prompt, without the end-of-text token that a model reads before it), tail_tokens.
-Counts: what was written, by column and order, and `rejected`: reason -> documents or items that could not be asked.
+Counts: what was written, by column and order, `rejected`: reason -> documents or items that could not be asked, and
+`notes`: what holds of some of the items that were (a shortened document, an accident of a released template) -> items.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,17 @@ from storage.errors import CorpusError, SpecError
 from storage.identity import code_hash
 from storage.progress import progress
 from storage.shards import RowTable, ShardWriter
+from tasks import templates
 from tasks.composing import CONTROLS, Composer, Row
 from tasks.evals.base import Document, EvalTask, Item, Material, QuestionRow, Rejection, get_task
 from tasks.prompt_tokenizers import identity, named
+from tasks.question_table import QuestionTable
 from tasks.sources.pydocs import normalise
 from tasks.specs import ClozeSpec, Spec
 from tasks.tokenizers import Tokenizer, load_tokenizer
 
 VERSION = "1"
 RESERVE = 16      # documents of a column beyond the limit, for the controls only
-QUESTION_COLUMNS = [each.name for each in fields(QuestionRow)]
 SCHEMA = pa.schema([
     ("id", pa.string()), ("document_id", pa.string()), ("column", pa.string()), ("uncommon", pa.bool_()),
     ("order", pa.string()), ("control", pa.string()), ("prompt", pa.string()), ("tail", pa.string()),
@@ -46,6 +48,7 @@ class Written:
     rejected: Counter[str] = field(default_factory=Counter)
     documents: Counter[str] = field(default_factory=Counter)
     items: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
 
 
 def run(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | None = None,
@@ -62,7 +65,7 @@ def run(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | 
     def build(folder: Path) -> dict[str, Any]:
         tokenizer = chosen(task, options, spec.tokenizer) or load_tokenizer(str(store.path(shards) / "tokenizer"))
         documents = _splits(store.path(corpus) / "documents.arrow") if task.needs_corpus else _no_documents
-        asked = _questions(store.path(questions) / "questions.arrow") if task.needs_questions else ()
+        asked = QuestionTable(store.path(questions)) if task.needs_questions else ()
         counts = Written()
         sums = {"prompts": 0, "tokens": 0, "longest": 0}
         with ShardWriter(folder / "prompts.arrow", SCHEMA) as writer:
@@ -77,7 +80,7 @@ def run(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | 
                               f"the {resolved.split} split has no documents for it") + "; use other or more text, or "
                               "allow longer documents and prompts (document_tokens, total_tokens)")
         return {**sums, "documents": dict(counts.documents), "items": dict(counts.items),
-                "rejected": dict(counts.rejected), "tokenizer": tokenizer.name,
+                "rejected": dict(counts.rejected), "notes": dict(counts.notes), "tokenizer": tokenizer.name,
                 "generation_tokens": min(resolved.generation_tokens, task.generation_tokens or 1 << 30),
                 "end_of_text_first": task.end_of_text_first, "metric": task.metric}
 
@@ -124,18 +127,30 @@ def resolve(spec: ClozeSpec) -> tuple[EvalTask, Spec, ClozeSpec]:
     task = get_task(spec.task)
     options = task.options(spec.task_options)
     orders = spec.orders
-    if task.default_orders is not None and "orders" not in spec.model_fields_set:
-        orders = task.default_orders
+    if "orders" not in spec.model_fields_set:
+        released = templates.RELEASED.get(spec.template)
+        orders = released.ORDERS if released else task.default_orders or orders
     unknown = [order for order in orders if order not in task.orders]
     if unknown or not orders or len(set(orders)) < len(orders):
         raise SpecError(f"task {task.name!r} cannot be asked in the orders {list(orders)}; "
                         f"choose from {', '.join(task.orders)}, each once")
     if spec.template not in task.templates:
         raise SpecError(f"task {task.name!r} has no template {spec.template!r}; it has {', '.join(task.templates)}")
+    templates.check(spec.template, task.name, orders, spec.budget)
+    if spec.shots:
+        _check_shots(task, options, orders)
     tokenizer = None if task.vocabulary_tokenizer(options) else identity(spec.tokenizer)
     resolved = spec.model_copy(update={"orders": orders, "task_options": options.model_dump(mode="json"),
                                        "tokenizer": tokenizer})
     return task, options, resolved
+
+
+def _check_shots(task: EvalTask, options: Spec, orders: tuple[str, ...]) -> None:
+    if task.vocabulary_tokenizer(options):
+        raise SpecError(f"task {task.name!r} is written in ids, in which no worked example can end; set shots to 0")
+    if "filler" in orders:
+        raise SpecError("order 'filler' stands for one document's length and has no worked examples; leave it out, or set "
+                        "shots to 0")
 
 
 def chosen(task: EvalTask, options: Spec, name: str | None) -> Tokenizer | None:
@@ -151,6 +166,7 @@ def write(spec: ClozeSpec, task: EvalTask, options: Spec, documents: Callable[[s
           columns: tuple[str, ...] | None = None, questions: Sequence[QuestionRow] = ()) -> Iterator[Row]:
     """All rows of a resolved spec; `counts` fills as they are taken."""
     composer = Composer(spec, task, tokenizer, controls)
+    composer.notes = counts.notes
     material = Material(documents, composer.view, spec.split, spec.seed, lambda: questions)
     with progress(None, f"cloze {task.name}", "items") as shown:
         for column in task.columns(options) if columns is None else columns:
@@ -163,13 +179,13 @@ def write(spec: ClozeSpec, task: EvalTask, options: Spec, documents: Callable[[s
 def _column(spec: ClozeSpec, task: EvalTask, options: Spec, column: str, composer: Composer, material: Material,
             counts: Written) -> Iterator[list[Row]]:
     """Rows of one item after another until `spec.limit` documents are in; what is rejected on the way is counted."""
-    stream = task.items(material, options, column)
-    first, others = _ahead(stream, spec.limit)
+    stream = map(composer.prepared, task.items(material, options, column))
+    first, others, pool = _ahead(stream, spec.limit)
     accepted: set[str] = set()
     for entry in chain(first, stream):
         if spec.limit is not None and len(accepted) >= spec.limit and entry.document_id not in accepted:
             break
-        rows = entry if isinstance(entry, Rejection) else composer.rows(entry, others, material)
+        rows = entry if isinstance(entry, Rejection) else composer.rows(entry, others, material, pool)
         if isinstance(rows, Rejection):
             counts.rejected[rows.reason] += 1
             continue
@@ -179,16 +195,18 @@ def _column(spec: ClozeSpec, task: EvalTask, options: Spec, column: str, compose
     counts.documents[column] = len(accepted)
 
 
-def _ahead(stream: Iterator[Item | Rejection], limit: int | None) -> tuple[list[Item | Rejection], list[Document]]:
-    """The first entries of a stream and the documents in them: those that controls may show."""
-    entries, documents = [], {}
+def _ahead(stream: Iterator[Item | Rejection],
+           limit: int | None) -> tuple[list[Item | Rejection], list[Document], dict[str, list[Item]]]:
+    """The first entries of a stream, the documents in them, which controls may show, and the items of each document."""
+    entries, documents, items = [], {}, {}
     for entry in stream:
         entries.append(entry)
         if isinstance(entry, Item):
             documents.setdefault(entry.document_id, Document(entry.document_id, entry.document))
+            items.setdefault(entry.document_id, []).append(entry)
             if limit is not None and len(documents) >= limit + RESERVE:
                 break
-    return entries, list(documents.values())
+    return entries, list(documents.values()), items
 
 
 def _no_documents(split: str) -> tuple[Document, ...]:
@@ -205,30 +223,6 @@ def _splits(path: Path) -> Callable[[str], list[Document]]:
         return [Document(ids[k], texts[k].as_py()) for k, name in enumerate(names) if name == split]
 
     return read
-
-
-def _questions(path: Path) -> Sequence[QuestionRow]:
-    """Rows of a questions artifact, made as they are asked for."""
-    return QuestionTable(RowTable(path))
-
-
-class QuestionTable(Sequence):
-    """The rows of questions.arrow as `QuestionRow`; the text stays in the mapped file until it is asked for."""
-
-    def __init__(self, table: RowTable) -> None:
-        missing = [name for name in QUESTION_COLUMNS if name not in table.names]
-        if missing:
-            raise CorpusError(f"{table.path} has no column {', '.join(missing)}; write the questions again")
-        self._table = table.table.select(QUESTION_COLUMNS)
-
-    def __len__(self) -> int:
-        return self._table.num_rows
-
-    def __getitem__(self, number: int) -> QuestionRow:
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        [row] = self._table.slice(number, 1).to_pylist()
-        return QuestionRow(**row | {"answers": tuple(row["answers"])})
 
 
 def _identity(spec: ClozeSpec, corpus: str | None, shards: str | None, questions: str | None):

@@ -14,15 +14,18 @@ document of the same column in which the answer does not occur.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from tasks import prompts
+from tasks import prompts, templates
 from tasks.cutting import cut_around
 from tasks.evals.base import Document, EvalTask, Item, Material, Rejection
-from tasks.prompts import Prompt
+from tasks.prompts import Prompt, place
 from tasks.specs import ClozeSpec
+from tasks.templates import jrt_cut
+from tasks.worked_examples import Examples
 
 CONTROLS = ("none", "empty", "other")
 CANDIDATES = 16      # other documents tried for a control
@@ -47,89 +50,163 @@ class Row:
 
 @dataclass(frozen=True)
 class Checked:
-    """Prompts of one document in every order with their token counts, or the reason why they cannot be used."""
+    """Prompts of one document in every order with their token counts, or the reason why they cannot be used.
+
+    notes: what is odd about them and was let through, as released templates are
+    """
 
     prompts: dict[str, Prompt]
     tokens: dict[str, int]
     tail_tokens: dict[str, int]
     reason: str | None = None
+    notes: frozenset[str] = frozenset()
 
     @property
     def longest(self) -> int:
         return max(self.tokens.values())
 
 
+def unusable(reason: str) -> Checked:
+    """No prompts, for this reason."""
+    return Checked({}, {}, {}, reason)
+
+
 class Composer:
-    """Writes the rows of one item at a time, in the orders of the spec."""
+    """Writes the rows of one item at a time, in the orders of the spec.
+
+    notes: name -> items that were written although; see `Checked`, and `document_cut`: the document was shortened
+    """
 
     def __init__(self, spec: ClozeSpec, task: EvalTask, tokenizer, controls: Sequence[str] = CONTROLS) -> None:
         self.spec, self.task, self.tokenizer, self.controls = spec, task, tokenizer, controls
         generation = min(spec.generation_tokens, task.generation_tokens or spec.generation_tokens)
         self.room = spec.total_tokens - generation - task.end_of_text_first          # tokens of the longest prompt
-        self.copies = max(sum(part in "DX" for part in prompts.PARTS.get(order, "D")) for order in spec.orders)
-        self.document_tokens = spec.document_tokens if spec.budget == "document" else max(self.room, 0) // self.copies
+        self.copies = self._copies(spec.shots)
+        self.document_tokens = self._document_tokens(spec.shots)
+        self.notes: Counter[str] = Counter()
+        self.released = templates.RELEASED.get(spec.template)
+        self.examples = Examples(spec, task, lambda item: self._cut(item, self.document_tokens))
+
+    def _copies(self, shots: int) -> int:
+        """How often the longest order shows a document, those of worked examples included."""
+        return (1 + shots) * max(sum(part in "DX" for part in prompts.PARTS.get(order, "D")) for order in self.spec.orders)
+
+    def _document_tokens(self, shots: int) -> int:
+        return max(self.room, 0) // self._copies(shots) if self.spec.budget == "total" else self.spec.document_tokens
 
     def view(self, texts: Sequence[str]) -> list[str]:
         """As much of each text as a prompt can show at most, without white space around it."""
         return prompts.cut_all([text.strip() for text in texts], self.tokenizer, self.document_tokens)
 
-    def rows(self, item: Item, others: Sequence[Document], material: Material) -> list[Row] | Rejection:
-        """All orders and controls of an item, or why it is rejected. `others`: documents of the same column."""
-        strangers = [other.text for other in islice(self._strangers(others, item, material), CANDIDATES)]
-        document, asked = self._fitted(item, strangers)
+    def prepared(self, entry: Item | Rejection) -> Item | Rejection:
+        """An item as the template asks it, or why nothing can be asked of it. Only rows of questions need any of this.
+
+        Raises CorpusError where a released template misses a published field.
+        """
+        if isinstance(entry, Rejection) or not self.task.needs_questions:
+            return entry
+        reason = why_not(entry)
+        if reason:
+            return Rejection(entry.document_id, reason)
+        if self.released:
+            return self.released.prepared(self.task.name, entry)
+        item = stripped(entry)
+        return item if item.keep else Rejection(entry.document_id, "answer_not_in_document")
+
+    def rows(self, item: Item, others: Sequence[Document], material: Material,
+             pool: Mapping[str, Sequence[Item]] | None = None) -> list[Row] | Rejection:
+        """All orders and controls of a prepared item, or why it is rejected.
+
+        others: documents of the same column; pool: their items, from which worked examples are drawn
+        """
+        worked = self.examples.drawn(item, pool or {}, material)
+        if worked is None:
+            return Rejection(item.document_id, "too_few_examples")
+        shown_already = {example.document_id for example in worked}
+        strangers = [other.text for other in islice(self._strangers(others, item, material, shown_already), CANDIDATES)]
+        shown, worked, asked = self._fitted(item, worked, strangers)
         if asked.reason:
             return Rejection(item.document_id, asked.reason)
         found = {"none": asked}
         if "empty" in self.controls:
-            found["empty"] = self._checked(item, None, None)
+            found["empty"] = self._checked(shown, None, None, worked)
         if "other" in self.controls:
-            found["other"] = self._other(item, document, strangers)
+            found["other"] = self._other(shown, strangers, worked)
         reason = next((each.reason for each in found.values() if each.reason), None)
         if reason:
             return Rejection(item.document_id, reason)
+        self.notes.update(asked.notes | self._cut_notes(item, shown))
         return [Row(item.id, item.document_id, item.column, item.uncommon, order, control, each.prompts[order].text,
                     each.prompts[order].tail, item.answers, each.tokens[order], each.tail_tokens[order])
                 for order in self.spec.orders for control, each in found.items()]
 
-    def _fitted(self, item: Item, strangers: Sequence[str]) -> tuple[str, Checked]:
-        """The longest cut with which every order fits (budget `total`), or the one cut there is (`document`)."""
-        limit = self.document_tokens
+    def _fitted(self, item: Item, worked: Sequence[Item], strangers: Sequence[str]) -> tuple[Item, list[Item], Checked]:
+        """The item and its examples with their documents cut, and the prompts, or why there are none.
+
+        Budget `total`: the longest cut with which every order fits, the same for all documents; else the one cut there is.
+        """
+        shown, examples, asked = self._longest(item, worked, strangers)
+        if worked and asked.reason in ("prompt_too_long", "answer_does_not_fit"):
+            _, _, alone = self._longest(item, (), strangers)
+            if alone.reason is None:
+                asked = unusable("shots_do_not_fit")
+        return shown, examples, asked
+
+    def _longest(self, item: Item, worked: Sequence[Item], strangers: Sequence[str]) -> tuple[Item, list[Item], Checked]:
+        limit, copies = self._document_tokens(len(worked)), self._copies(len(worked))
         while True:
-            document = self._cut(item, limit)
-            if document is None:
-                return "", Checked({}, {}, {}, "answer_does_not_fit")
-            length = len(self._encode([document])[0])
-            filler = self._filler(strangers, length)
+            shown, examples = self._cut(item, limit), [self._cut(example, limit) for example in worked]
+            if shown is None:
+                return item, [], unusable("answer_too_short" if self.spec.budget == "released" else "answer_does_not_fit")
+            if None in examples:
+                return item, [], unusable("answer_does_not_fit")
+            lengths = [len(ids) for ids in self._encode([each.document for each in (shown, *examples)])]
+            filler = self._filler(strangers, lengths[0])
             if "filler" in self.spec.orders and filler is None:
-                return document, Checked({}, {}, {}, "no_other_document")
-            asked = self._checked(item, document, filler)
+                return shown, examples, unusable("no_other_document")
+            asked = self._checked(shown, shown.document, filler, examples)
             over = asked.longest - self.room if asked.reason == "prompt_too_long" else 0
-            if over <= 0 or self.spec.budget == "document" or not self.task.cuttable:
-                return document, asked
-            limit = length - -(-over // self.copies)
+            if over <= 0 or self.spec.budget != "total" or not self.task.cuttable:
+                return shown, examples, asked
+            limit = max(lengths) - -(-over // copies)
 
-    def _cut(self, item: Item, limit: int) -> str | None:
+    def _cut(self, item: Item, limit: int) -> Item | None:
+        """The item over its shortened document; None when that cannot hold its answer."""
         if not self.task.cuttable:
-            return item.document
-        return cut_around(item.document, self.tokenizer, limit, item.keep)
+            return item
+        if self.spec.budget == "released":
+            return jrt_cut.shortened(self.task.name, item, self.tokenizer, limit)
+        keep = item.keep or ((0, 0) if self.task.needs_questions else None)
+        document = cut_around(item.document, self.tokenizer, limit, keep)
+        return None if document is None else replace(item, document=document)
 
-    def _other(self, item: Item, document: str, strangers: Sequence[str]) -> Checked:
+    def _cut_notes(self, item: Item, shown: Item) -> set[str]:
+        notes = {"document_cut"} if len(shown.document.strip()) < len(item.document.strip()) else set()
+        if self.released and not self.task.mentions(shown.document, item):
+            notes.add("answer_cut_away" if item.keep else "answer_not_in_document")
+        return notes
+
+    def _other(self, shown: Item, strangers: Sequence[str], worked: Sequence[Item]) -> Checked:
         """The first other document whose prompts pass, at most as long as the item's in tokens allowed."""
-        length = len(self._encode([document])[0])
+        length = len(self._encode([shown.document])[0])
         filler = self._filler(strangers, length)
         for text in strangers:
-            text = text if not self.task.cuttable else prompts.cut(text, self.tokenizer, self.document_tokens)
-            checked = self._checked(item, text, filler) if text else None
+            if self.task.cuttable and self.task.needs_questions:
+                text = cut_around(text, self.tokenizer, self.document_tokens, (0, 0))
+            elif self.task.cuttable:
+                text = prompts.cut(text, self.tokenizer, self.document_tokens)
+            checked = self._checked(shown, text, filler, worked) if text else None
             if checked is not None and checked.reason is None:
                 return checked
-        return Checked({}, {}, {}, "no_other_document")
+        return unusable("no_other_document")
 
-    def _strangers(self, others: Sequence[Document], item: Item, material: Material) -> Iterator[Document]:
+    def _strangers(self, others: Sequence[Document], item: Item, material: Material,
+                   shown_already: Collection[str]) -> Iterator[Document]:
         """The other documents without the answer, from a place that depends on the item."""
         start = material.draw("other", item.id).randrange(len(others)) if others else 0
         for k in range(len(others)):
             other = others[(start + k) % len(others)]
-            if other.id != item.document_id and not self.task.mentions(other.text, item):
+            if other.id != item.document_id and other.id not in shown_already and not self.task.mentions(other.text, item):
                 yield other
 
     def _filler(self, strangers: Sequence[str], length: int) -> str | None:
@@ -145,24 +222,27 @@ class Composer:
         kept = b"".join(self.tokenizer.token_bytes(token) for token in ids[:length])
         return kept.decode("utf-8", errors="ignore").strip()
 
-    def _checked(self, item: Item, document: str | None, filler: str | None) -> Checked:
+    def _checked(self, item: Item, document: str | None, filler: str | None, worked: Sequence[Item] = ()) -> Checked:
         """Compose every order, tokenise it with and without each answer, and apply the rules above."""
-        written = {order: self.task.compose(order, document, item, filler, self.spec.template)
+        written = {order: self.examples.before(order, worked, self.task.compose(order, document, item, filler,
+                                                                                self.spec.template))
                    for order in self.spec.orders}
         texts = [prompt.text for prompt in written.values()]
         ids = self._encode(texts + [f"{text} {answer}" for text in texts for answer in item.answers])
         alone, answered = ids[:len(texts)], ids[len(texts):]
         each = len(item.answers)
-        reason = None
+        faults = []
         for k, (text, tokens) in enumerate(zip(texts, alone)):
             if text != text.strip() or not text:
-                reason = reason or "white_space_around_prompt"
+                faults.append("white_space_around_prompt")
             elif any(longer[:len(tokens)] != tokens for longer in answered[k * each:(k + 1) * each]):
-                reason = reason or "tokens_change_at_answer"
+                faults.append("tokens_change_at_answer")
+        notes = frozenset(faults).union(*map(self.released.accidents, written.values())) if self.released else frozenset()
+        reason = faults[0] if faults and not self.released else None
         if reason is None and max(map(len, alone)) > self.room:
             reason = "prompt_too_long"
         tails = {order: self._tail_tokens(tokens, written[order].tail) for order, tokens in zip(written, alone)}
-        return Checked(written, dict(zip(written, map(len, alone))), tails, reason)
+        return Checked(written, dict(zip(written, map(len, alone))), tails, reason, notes)
 
     def _tail_tokens(self, tokens: list[int], tail: str) -> int:
         """How many last tokens hold the tail; one that also holds text before it is counted in."""
@@ -174,3 +254,20 @@ class Composer:
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer.encode_batch(texts)
+
+
+def why_not(item: Item) -> str | None:
+    """Why a question about a document cannot be asked; None when it can."""
+    empty = {"empty_document": item.document, "empty_question": item.question, "empty_cloze": item.cloze,
+             "no_answer": "".join(item.answers)}
+    return next((reason for reason, text in empty.items() if not text.strip()), None)
+
+
+def stripped(item: Item) -> Item:
+    """The item without white space around its document, question and cloze; `keep` is found where it was not given."""
+    before = len(item.document) - len(item.document.lstrip())
+    document = item.document.strip()
+    keep = item.keep and (item.keep[0] - before, item.keep[1] - before)
+    if not keep or not 0 <= keep[0] < keep[1] <= len(document):
+        keep = place(document, item.answers)
+    return replace(item, document=document, question=item.question.strip(), cloze=item.cloze.strip(), keep=keep)

@@ -74,6 +74,15 @@ def compose(order: str, document: str, question: str, cloze: str, filler: str | 
     return Prompt(head + cloze, cloze)
 
 
+def place(document: str, answers: Sequence[str]) -> tuple[int, int] | None:
+    """Characters of the first of these answers that occurs, letter case apart; None where none does."""
+    for answer in answers:
+        found = re.search(re.escape(answer), document, re.IGNORECASE) if answer else None
+        if found:
+            return found.span()
+    return None
+
+
 def question_for(name: str) -> str:
     """Question and cloze of an attribute are the same text; training lines continue it with ` value`."""
     return f"{name} :"

@@ -7,6 +7,7 @@ file's name is the task's name, it holds one `EvalTask` subclass, and nothing el
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import json
@@ -25,6 +26,7 @@ from tasks import prompts
 from tasks.evals.pool import AttributePool
 from tasks.scoring import contains
 from tasks.specs import ORDERS, Spec
+from tasks.templates import RELEASED
 
 
 @dataclass(frozen=True)
@@ -159,9 +161,11 @@ class EvalTask:
                 template: str = "clean") -> prompts.Prompt:
         """The item's prompt over this document; None asks the question without any.
 
-        `clean` is the same for every task. A template whose rules differ by task (a released one, byte for byte) is
-        added to `templates` of the tasks that know it, which override this method.
+        `clean` is the same for every task. A released template writes the item's published fields and knows the tasks
+        that it was released for, which name it in `templates`.
         """
+        if template in RELEASED:
+            return RELEASED[template].prompt(self.name, order, item.released or {}, document)
         if document is None:
             asked_before = item.question + prompts.BLANK_LINE if "Q" in prompts.PARTS[order] else ""
             return prompts.Prompt(asked_before + item.cloze, item.cloze)
@@ -185,7 +189,9 @@ def task_names() -> list[str]:
 def get_task(name: str) -> EvalTask:
     """The task of this name. Raises `SpecError` for an unknown name, `ConfigError` for a file that is no task."""
     if name not in task_names():
-        raise SpecError(f"there is no eval task {name!r}; choose one of {', '.join(task_names())}, "
+        close = difflib.get_close_matches(name, task_names(), n=1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        raise SpecError(f"there is no eval task {name!r}{meant}; choose one of {', '.join(task_names())}, "
                         "or add a file under tasks/evals")
     try:
         module = importlib.import_module(f"tasks.evals.{name}")

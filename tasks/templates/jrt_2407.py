@@ -11,13 +11,11 @@ format have no published fields; `prepared` makes them.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import CorpusError, SpecError
-from tasks.prompts import Prompt
+from tasks.prompts import Prompt, place
 from tasks.templates.jrt_recipes import RECIPES, Fields, Recipe, split_squad
 
 if TYPE_CHECKING:
@@ -84,15 +82,6 @@ def prepared(task: str, item: Item) -> Item:
         fields["cloze"] = item.cloze.strip()          # where the document ends, whatever is cut off it later
     document = source(task, fields)
     return replace(item, released=fields, document=document, keep=place(document, item.answers))
-
-
-def place(document: str, answers: Sequence[str]) -> tuple[int, int] | None:
-    """Characters of the first of these answers that occurs, letter case apart; None where none does."""
-    for answer in answers:
-        found = re.search(re.escape(answer), document, re.IGNORECASE) if answer else None
-        if found:
-            return found.span()
-    return None
 
 
 def accidents(written: Prompt) -> list[str]:

@@ -9,10 +9,14 @@ Budgets `document` and `total` do none of this (tasks/cutting.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from tasks.prompts import place
 from tasks.templates import jrt_2407
+
+if TYPE_CHECKING:
+    from tasks.evals.base import Item
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,15 @@ def cut(task: str, fields: Mapping[str, Any], tokenizer, window: int, kept: int 
     """The task's document, shortened to `window` tokens, after `kept` others. None: it is dropped for its short answer."""
     recipe = jrt_2407.recipe_of(task)
     return truncate(fields[recipe.document], fields, recipe.searched, tokenizer, window, kept)
+
+
+def shortened(task: str, item: Item, tokenizer, window: int) -> Item | None:
+    """The item over its cut document, in its published fields too; None where it is dropped."""
+    found = cut(task, item.released, tokenizer, window)
+    if found is None:
+        return None
+    fields = {**item.released, jrt_2407.recipe_of(task).document: found.text}
+    return replace(item, released=fields, document=jrt_2407.source(task, fields))
 
 
 def truncate(document: str, fields: Mapping[str, Any], searched: Sequence[str], tokenizer, window: int,
@@ -59,8 +72,8 @@ def _position(document: str, wanted: Sequence[str], others: Sequence[str]) -> in
     """
     if not wanted:
         return 0
-    found = [place[0] for text in wanted if (place := jrt_2407.place(document, [text]))]
+    found = [span[0] for text in wanted if (span := place(document, [text]))]
     if found:
         return min(found)
-    place = jrt_2407.place(document, others)
-    return place[0] if place else -1
+    span = place(document, others)
+    return span[0] if span else -1

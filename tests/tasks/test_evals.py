@@ -45,7 +45,7 @@ def test_a_new_file_is_a_new_task(tmp_path, monkeypatch):
 
 
 def test_unknown_tasks_and_options_name_what_there_is():
-    with pytest.raises(SpecError, match="lookup, pydocs"):
+    with pytest.raises(SpecError, match="did you mean .squad.*lookup.*pydocs"):
         get_task("squadron")
     with pytest.raises(SpecError, match="question_per_document.*Options: columns, questions_per_document"):
         get_task("pydocs").options({"question_per_document": 2})
