@@ -41,7 +41,7 @@ ERA = re.compile(r"^(?:(?:early|late|mid|middle|beginning|end)[ -])*(?:\d{3,4}s|
 TIME_STARTS = PREPOSITIONS | {"every", "when", "while", "because", "once", "shortly", "immediately", "several", "just", "yesterday",
                               "today", "no", "late", "last", "next", "annually", "twice", "currently", "ago", "not",
                               "later", "prior", "soon", "early", "only"}
-TIME_LEADS = frozenset("in on during by until since before after around about at throughout from circa between".split())
+TIME_LEADS = frozenset("in on during by before after around about at throughout circa between".split())
 PLACE_LEADS = frozenset("in at on near along within inside outside throughout across under over around between "
                         "behind beside off atop".split())
 MANNER_LEADS = frozenset("by through via with using as".split())
@@ -52,11 +52,15 @@ PERSON_STOPS = frozenset("university college company corporation inc committee c
 
 @dataclass(frozen=True)
 class Answer:
-    """The first answer with up to four words on either side of it in the document (small letters before it)."""
+    """The first answer, up to four words `before` it in the document (small letters), and the word `behind` it.
+
+    small: words that the document writes without a capital.
+    """
 
     text: str
     before: tuple[str, ...] = ()
     behind: str = ""
+    small: frozenset[str] = frozenset()
 
     @property
     def words(self) -> list[str]:
@@ -85,7 +89,8 @@ def answer_of(record: Record) -> Answer:
     stop = start + len(text)
     sentence = re.split(r"[.;:()\n]", record.document[max(0, start - 60):start])[-1]
     behind = re.match(r"\s*\S*", record.document[stop:stop + 30])
-    return Answer(text, tuple(word.lower() for word in sentence.split()[-4:]), behind[0] if behind else "")
+    small = frozenset(re.findall(r"\b[a-z][\w'-]*", record.document))
+    return Answer(text, tuple(word.lower() for word in sentence.split()[-4:]), behind[0] if behind else "", small)
 
 
 def article(answer: Answer) -> str:
@@ -109,6 +114,8 @@ def time_lead(answer: Answer) -> str:
     the = "" if first in DETERMINERS else " the"
     if CLOCK.search(text) and len(text) < 12:
         return found or "at"
+    if len(DAY.findall(text)) > 1 and re.search(r"[–-]| to ", text):
+        return "from"
     if DAY.search(text):
         return found if found in TIME_LEADS - {"in", "at"} else "on"
     if ERA.search(text):
@@ -119,7 +126,9 @@ def time_lead(answer: Answer) -> str:
         return "in"
     if re.search(r"\b(?:days?|hours?|minutes?|weeks?|months?|years?|decades?)\b", text) and is_number(text.split()[0]):
         return "" if text.endswith("ago") else "after"
-    return "" if is_clause(answer) or verbs.is_gerund(first) else "during"
+    if is_clause(answer):
+        return "when"
+    return "" if verbs.is_gerund(first) else "during"
 
 
 def place_lead(answer: Answer, verb: str = "") -> str:
@@ -143,6 +152,8 @@ def reason_lead(answer: Answer) -> str:
         return ""
     if is_clause(answer):
         return "because"
+    if verbs.is_third(first) and verbs.is_plain(verbs.THIRDS[first]) and len(answer.words) > 2:
+        return "because it"
     if verbs.is_base(first) and (answer.before[-1:] == ("to",) or (verbs.is_plain(first) and len(answer.words) > 1)):
         return "to"
     return "because of"
@@ -172,6 +183,8 @@ def is_clause(answer: Answer) -> bool:
         if word in RELATIVES and at > 1:
             return False
         if word in BE | HAVE | MODALS | DO and at + 1 < len(words):
+            return True
+        if word in verbs.IRREGULAR_PASTS and word not in verbs.IRREGULAR_PARTICIPLES and word not in verbs.BASES:
             return True
     return False
 

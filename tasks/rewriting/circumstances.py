@@ -44,7 +44,8 @@ def subject_and_be(auxiliary: str, rest: Sequence[str]) -> Clause:
     for k in range(1, len(rest)):
         if bare(rest[k]) in PREPOSITIONS - {"of"}:
             short = is_name(rest[k - 1]) or is_plural(rest[k - 1]) or bare(rest[0]) in ("he", "she", "it", "they")
-            at = k if short and auxiliary in BE and k <= 2 else at
+            owned = k + 1 < len(rest) and bare(rest[k + 1]) in ("its", "their", "his", "her")
+            at = k if auxiliary in BE and (short and k <= 2 or owned) else at
             break
     return Clause(tuple(rest[:at]), (auxiliary,), tuple(rest[at:]), auxiliary in PAST)
 
@@ -156,7 +157,7 @@ def _measure(word: str, words: Sequence[str], answer: Answer) -> str | None:
     clause = clause_of(words)
     auxiliary = bare(words[0])
     if auxiliary in BE and (clause is None or not clause.rest or bare(clause.rest[0]) in PREPOSITIONS | RELATIVES):
-        return f"The {noun}{of} of {' '.join(words[1:])} {auxiliary}"
+        return f"The {noun}{of} of {' '.join(words[1:])} {to_be(auxiliary in PAST, False)}"
     if clause is None:
         return None
     return _measured(word, clause, noun, preposition, of, answer)
@@ -165,6 +166,8 @@ def _measure(word: str, words: Sequence[str], answer: Answer) -> str | None:
 def _measured(word: str, clause: Clause, noun: str, preposition: str, of: str, answer: Answer) -> str:
     be = to_be(clause.past, False)
     if word == "long" and not of:
+        if verb_of(clause) == "take" and clause.rest and bare(clause.rest[0]) not in PREPOSITIONS - {"to"}:
+            return f"The time that {clause} {be}"
         if verb_of(clause) in LASTING or answer.first in PREPOSITIONS:
             return str(clause)
         return f"{clause} for"

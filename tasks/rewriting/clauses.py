@@ -13,10 +13,13 @@ from tasks.rewriting import verbs
 from tasks.rewriting.words import (
     ARTICLES,
     BE,
+    CLAUSES,
     DETERMINERS,
     DO,
     HAVE,
     JOINERS,
+    MODALS,
+    NAMING,
     PAST,
     PREPOSITIONS,
     PRONOUNS,
@@ -34,6 +37,7 @@ from tasks.rewriting.words import (
 
 CHAINING = frozenset("help let make go come start stop try".split())
 NEVER = -99.0
+FAR = 2.1           # points that distance costs at most
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def predicate(auxiliary: str, words: Sequence[str]) -> int | None:
 
 
 def _best(words: Sequence[str], judge: Callable[[Sequence[str], int], float]) -> int | None:
-    points = [judge(words, at) - 0.3 * at for at in range(1, len(words))]
+    points = [judge(words, at) - min(0.3 * at, FAR) for at in range(1, len(words))]
     if not points or max(points) < -2:
         return None
     return 1 + points.index(max(points))
@@ -106,10 +110,10 @@ def _best(words: Sequence[str], judge: Callable[[Sequence[str], int], float]) ->
 def _after_do(words: Sequence[str], at: int) -> float:
     """Points of a base form after do, does, did or a modal."""
     word, before = bare(words[at]), bare(words[at - 1])
-    if not verbs.is_base(word) or is_name(words[at]) or before in ("to", "not to"):
+    if is_name(words[at]) or before == "to" or not (verbs.is_base(word) or _could_be_base(words, at)):
         return NEVER
-    points = 2.5 if verbs.is_plain(word) else 0.0
-    if before in RELATIVES and before != "that" or before in ("and", "or") and at < 3:
+    points = 2.5 if verbs.is_plain(word) else 0.0 if verbs.is_base(word) else -0.5
+    if before in RELATIVES and before != "that" or before in ("and", "or") and at < 3 or _has_auxiliary(words, at):
         return NEVER
     if before == "that":
         points -= 5
@@ -123,6 +127,24 @@ def _after_do(words: Sequence[str], at: int) -> float:
     if before in CHAINING and at > 1 and verbs.is_base(before):
         points -= 3
     return points
+
+
+def _could_be_base(words: Sequence[str], at: int) -> bool:
+    """Whether a word that is in no table may be a verb: by its ending, or as the last word behind a full subject."""
+    word = bare(words[at])
+    if not word.isalpha() or is_adverb(word) or word in PREPOSITIONS | DETERMINERS | PRONOUNS | RELATIVES | JOINERS:
+        return False
+    if word.endswith(("ize", "ise", "ify")):
+        return True
+    return at + 1 == len(words) and not is_adjective(word) and not word.endswith(("s", "ed", "ing", "tion", "ness", "ity"))
+
+
+def _has_auxiliary(words: Sequence[str], at: int) -> bool:
+    """Whether the word belongs to an auxiliary of its own, "that he could not deny"."""
+    at -= 1
+    while at > 1 and is_adverb(words[at]):
+        at -= 1
+    return bare(words[at]) in MODALS | DO
 
 
 def _subject_ends(words: Sequence[str], at: int) -> float:
@@ -162,6 +184,8 @@ def _after_have(words: Sequence[str], at: int) -> float:
 def _after_be(words: Sequence[str], at: int) -> float:
     """Points of a participle, a gerund, an adjective or an adverb of place after is, are, was, were."""
     word = bare(words[at])
+    if word in ARTICLES | PREPOSITIONS and word != "of" and _second_phrase(words, at):
+        return 1.0
     if is_name(words[at]) and not (at + 1 == len(words)):
         return NEVER
     if verbs.is_participle(word):
@@ -173,14 +197,23 @@ def _after_be(words: Sequence[str], at: int) -> float:
     return NEVER
 
 
+def _second_phrase(words: Sequence[str], at: int) -> bool:
+    """Whether an article starts what is said of a name: "was | Curie | the first recipient of"."""
+    subject = words[:at]
+    return bare(words[-1]) in PREPOSITIONS and (all(map(is_name, subject)) or bare(subject[0]) in PRONOUNS and at == 1)
+
+
 def _verbal(words: Sequence[str], at: int, points: float) -> float:
     before, after = bare(words[at - 1]), bare(words[at + 1]) if at + 1 < len(words) else ""
+    if at > 1 and before in ("been", "be", "being") and bare(words[at - 2]) in BE | HAVE:
+        return NEVER
     if before in RELATIVES | BE | {"been", "be", "being", "to"} and before != "there":
         return points - (5 if before not in ("been", "be", "being") or at < 2 else 0)
-    if before in DETERMINERS - PRONOUNS or before in PREPOSITIONS or is_possessive(words[at - 1]) or before in JOINERS:
+    if before in DETERMINERS - PRONOUNS or before in PREPOSITIONS | CLAUSES or is_possessive(words[at - 1]) \
+            or before in JOINERS:
         return points - 5
     if not after:
-        points += 3.0
+        points += 4.5 if bare(words[at]) in NAMING else 3.0
     elif after in PREPOSITIONS or is_adverb(after) or after in ARTICLES:
         points += 1.5
     elif not opens_phrase(after) and not starts_noun_phrase(words[at + 1]) and not verbs.is_participle(after):
@@ -200,7 +233,7 @@ def _adjective(words: Sequence[str], at: int) -> float:
 
 def finite_verb(words: Sequence[str], start: int = 1) -> int | None:
     """Index of the verb of which the words before it are the subject ("tribe conquered Rome" -> 1), or None."""
-    points = [_finite(words, at) - 0.4 * at for at in range(start, len(words))]
+    points = [_finite(words, at) - min(0.4 * at, FAR) for at in range(start, len(words))]
     if not points or max(points) < -2:
         return None
     return start + points.index(max(points))
@@ -225,4 +258,4 @@ def _finite(words: Sequence[str], at: int) -> float:
         return NEVER
     if after and not opens_phrase(after) and not starts_noun_phrase(words[at + 1]) and not is_adverb(after):
         points -= 1.0
-    return points + (0.5 if not after else 0.0)
+    return points + (0.5 if not after else 1.0 if after == "that" else 0.0)

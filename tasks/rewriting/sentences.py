@@ -27,6 +27,7 @@ from tasks.rewriting.words import (
     DETERMINERS,
     DO,
     NAMING,
+    PAST,
     PLACE_NOUNS,
     PREPOSITIONS,
     TIME_NOUNS,
@@ -44,7 +45,7 @@ ORDERS = frozenset("name give list state identify describe".split())
 HANDLERS: dict[str, Callable[[Sequence[str], Answer], str | None]] = {
     "what": what, "which": which, "who": who, "whom": who, "whose": whose, "when": when, "where": where, "why": why,
 }
-LEADING = PREPOSITIONS | CLAUSES | {"according", "along", "besides", "prior", "based", "compared", "beginning", "starting",
+LEADING = PREPOSITIONS | CLAUSES - {"who", "which", "that"} | {"according", "along", "besides", "prior", "based", "compared", "beginning", "starting",
                                     "together", "due", "other", "given", "rather", "even", "assuming"}
 
 
@@ -152,13 +153,13 @@ def _is_led(words: Sequence[str], at: int) -> bool:
 def _led(words: Sequence[str], at: int, answer: Answer) -> str | None:
     found = sentence(words[at:], answer)
     before = " ".join(words[:at]).rstrip(",")
-    return f"{before}, {lowered(found)}" if found else None
+    return f"{before}, {lowered(found, answer)}" if found else None
 
 
-def lowered(text: str) -> str:
-    """With a small first letter where the first word is one of ours or of the closed classes."""
+def lowered(text: str, answer: Answer) -> str:
+    """With a small first letter where the first word has none in the document, or is of a closed class."""
     first = bare(text.split()[0]) if text else ""
-    if first in DETERMINERS | PREPOSITIONS | WH | {"he", "she", "it", "they", "something", "measured", "there"}:
+    if first in answer.small | DETERMINERS | PREPOSITIONS | CLAUSES | WH | {"he", "she", "it", "they", "something", "measured", "there"}:
         return text[0].lower() + text[1:]
     return text
 
@@ -182,6 +183,8 @@ def fronted(preposition: str, words: Sequence[str], answer: Answer) -> str | Non
     head = bare(noun[-1])
     if small in ("in", "on", "during", "at") and head in TIME_NOUNS and len(noun) <= 2:
         return f"{clause} {time_lead(answer) or ('' if answer.first in PREPOSITIONS else small)}"
+    if small in ("by", "since", "until", "before", "after") and head in TIME_NOUNS and len(noun) <= 2:
+        return f"{clause} {small}"
     if answer.first in PREPOSITIONS or small == "in" and head in ("way", "ways", "manner"):
         return f"{clause} {'' if answer.first in PREPOSITIONS else 'by' if verbs.is_gerund(answer.first) else 'in'}"
     if head in PLACE_NOUNS and len(noun) <= 2 or head in ("reason", "purpose", "extent", "age", "name"):
@@ -201,17 +204,32 @@ def embedded(words: Sequence[str], at: int, answer: Answer) -> str | None:
     while wh not in ("who", "whom", "when", "where") and noun < len(rest) and not _leaves(rest, noun):
         noun += 1
     tail = rest[noun:]
-    if tail and (bare(tail[0]) in AUXILIARIES or finite_verb(["x", *tail], 1) == 1):
-        return None
+    if tail and (bare(tail[0]) in AUXILIARIES or finite_verb([*before[-1:], *tail], 1) == 1):
+        return _of_which(before, rest[:noun], tail, answer)
     if not tail or bare(tail[0]) == "of":
         return " ".join(before) + _lead(wh, before, answer)
-    return f"{' '.join(tail)}, {lowered(' '.join(before))}{_lead(wh, before, answer)}"
+    start = lowered(" ".join(before), answer)
+    if bare(tail[0]) in ("that", "which", "who"):
+        return f"{the(rest[:noun])} {' '.join(tail)} that {start} {to_be(False, is_plural(_head(rest[:noun])))}" if noun else None
+    return f"{' '.join(tail)}, {start}{_lead(wh, before, answer)}"
+
+
+def _of_which(before: Sequence[str], noun: Sequence[str], tail: Sequence[str], answer: Answer) -> str | None:
+    """ "a copy of which painting was sold" -> "The painting of which a copy was sold was"."""
+    if len(before) < 2 or not noun or bare(before[-1]) not in PREPOSITIONS or any(
+            verbs.is_participle(bare(word)) for word in before):
+        return None
+    past = bare(tail[0]) in PAST or bare(tail[0]) not in AUXILIARIES and verbs.is_past(bare(tail[0]))
+    whole = f"{lowered(' '.join(before[:-1]), answer)} {' '.join(tail)}"
+    return f"{the(noun)} {bare(before[-1])} which {whole} {to_be(past, is_plural(_head(noun)))}"
 
 
 def _leaves(rest: Sequence[str], at: int) -> bool:
     """Whether the wh-phrase ends before this word."""
     word = bare(rest[at])
     if at and rest[at - 1].endswith(","):
+        return True
+    if at and (verbs.is_past(word) or verbs.is_third(word) and verbs.is_plain(verbs.THIRDS[word])):
         return True
     return (word in PREPOSITIONS | CLAUSES and word != "of") or word in AUXILIARIES or word in ("and", "or", "to", "that")
 

@@ -115,16 +115,18 @@ def inverted(auxiliary: str, rest: Sequence[str]) -> Clause | None:
     if last in PREPOSITIONS and len(rest) == 2:
         return Clause(tuple(rest[:1]), (auxiliary,), tuple(rest[1:]), auxiliary in PAST)
     clause = declarative(auxiliary, rest)
+    if last in PREPOSITIONS and {"that", "which", "who"} & {bare(word) for word in rest[1:-1]}:
+        return None
     if clause is None or not clause.rest:
         if last in PREPOSITIONS - {"of"} or last == "of" and len(rest) > 2:
             return Clause(tuple(rest[:-1]), (auxiliary,), (rest[-1],), auxiliary in PAST)
         return None
     start = next((bare(word) for word in clause.rest if not is_adverb(word)), bare(clause.rest[0]))
     subject = [bare(word) for word in clause.subject]
-    stranded = last in PREPOSITIONS | NAMING or verbs.is_participle(last)
+    stranded = last in PREPOSITIONS | NAMING or verbs.is_participle(last) and len(clause.rest) <= 2
     doing = verbs.is_gerund(start) and (len(subject) < 4 and not set(subject) & PREPOSITIONS)
     single = subject[-1] in PRONOUNS or (starts_noun_phrase(clause.subject[0]) and len(subject) <= 2
-                                         and subject[0] not in ("the", "a", "an", "one", "some"))
+                                         and subject[0] not in DETERMINERS)
     if stranded or start in NAMING or doing or single:
         return clause
     return None
@@ -156,6 +158,8 @@ def object_asked(clause: Clause, head: str, answer: Answer) -> str:
     """The answer is an object of the clause: at its end if it belongs there, else after a cleft."""
     if ends_open(clause):
         return str(clause)
+    if len(clause.rest) > 2 and bare(clause.rest[0]) in NAMING and bare(clause.rest[1]) in PREPOSITIONS - {"as", "by", "to"}:
+        return f"{' '.join(clause.rest[1:])}, {' '.join((*clause.subject, *clause.verb, clause.rest[0]))}"
     many = head.startswith("The ") and is_plural(head.split()[1]) if len(head.split()) == 3 else False
     if head.startswith(("The people", "The ones")):
         many = True
@@ -198,10 +202,12 @@ def finite_or_auxiliary(words: Sequence[str], start: int = 1) -> int | None:
     verb = finite_verb(words[:auxiliary], start) if auxiliary != start else None
     if verb is not None and auxiliary is not None and bare(words[auxiliary]) not in DO | BE | HAVE:
         return verb
+    if verb is not None and verb + 1 == auxiliary:
+        return auxiliary
     if verb is not None and auxiliary is not None:
         # "organization named X did ..." against "theory states that X is ..."
         between = [bare(word) for word in words[verb + 1:auxiliary]]
-        states = verbs.is_third(bare(words[verb])) or {"that", "if", "whether"} & set(between)
+        states = verbs.is_third(bare(words[verb])) and bare(words[auxiliary]) not in DO or {"that", "if"} & set(between)
         return verb if states or bare(words[auxiliary]) not in DO and RELATIVES & set(between) else auxiliary
     return auxiliary if verb is None else verb
 
@@ -213,11 +219,15 @@ def which(words: Sequence[str], answer: Answer, head: str | None = None) -> str 
     """
     words = list(words)
     at = finite_or_auxiliary(words, 1) if bare(words[0]) not in AUXILIARIES else 0
+    while at and at > 1 and bare(words[at]) not in AUXILIARIES and is_adverb(words[at - 1]):
+        at -= 1
     if at == 0:
         return _which_one(words, answer)
     if at is None:
         return None
     noun, verb, rest = words[:at], bare(words[at]), words[at + 1:]
+    if is_adverb(verb) and rest:
+        verb = next((bare(word) for word in rest if not is_adverb(word)), verb)
     thing = head or the(noun)
     many = is_many_thing(noun) and head is None
     if verb in AUXILIARIES and not rest:
@@ -260,11 +270,15 @@ def _of_clause(clause: Clause | None, thing: str, noun: Sequence[str], many: boo
         return None
     last = bare(clause.rest[-1]) if clause.rest else ""
     head = bare(noun[-1])
-    if len(noun) <= 2 and head in TIME_NOUNS and last not in PREPOSITIONS:
+    if len(noun) <= 2 and head in TIME_NOUNS and last not in PREPOSITIONS and not _counted(thing):
         return f"{clause} {time_lead(answer)}"
-    if last in PREPOSITIONS and not thing.startswith(("The number", "The amount")):
+    if last in PREPOSITIONS and not _counted(thing):
         return str(clause)
     return f"{thing} that {clause} {to_be(clause.past, many)}"
+
+
+def _counted(thing: str) -> bool:
+    return thing.startswith(("The number of", "The amount of"))
 
 
 def _which_one(words: Sequence[str], answer: Answer) -> str | None:
@@ -278,18 +292,20 @@ def _which_one(words: Sequence[str], answer: Answer) -> str | None:
 def _noun_is(noun: Sequence[str], auxiliary: str, rest: Sequence[str], thing: str, many: bool, answer: Answer) -> str:
     be = bare(auxiliary)
     head = bare(noun[-1])
-    if bare(rest[0]) == "there" and len(rest) > 1:
+    if not rest:
+        return f"{thing} {be}"
+    if bare(rest[0]) == "there":
         return f"{thing} {' '.join(rest[1:])} {to_be(be in PAST, many)}"
     if subject_asked(be, rest):
         return f"{thing} that {be} {' '.join(rest)} {to_be(be in PAST, many)}"
     last = bare(rest[-1])
     clause = declarative(be, rest)
-    if len(noun) <= 2 and head in TIME_NOUNS and last not in PREPOSITIONS:
+    if len(noun) <= 2 and head in TIME_NOUNS and last not in PREPOSITIONS and not _counted(thing):
         return f"{clause or ' '.join((*rest, be))} {time_lead(answer)}"
-    if last in PREPOSITIONS:
+    if last in PREPOSITIONS and not _counted(thing):
         clause = clause if clause and clause.rest else Clause(tuple(rest[:-1]), (be,), (rest[-1],), be in PAST)
         return str(clause)
-    if len(noun) <= 2 and head in PLACE_NOUNS and clause and clause.rest and _settled(clause):
+    if len(noun) <= 2 and head in PLACE_NOUNS and clause and clause.rest and _settled(clause) and not _counted(thing):
         return f"{clause} in"
     start = bare(clause.rest[0]) if clause and clause.rest else ""
     whole = clause and clause.rest and (last == bare(clause.rest[-1]) and (verbs.is_participle(last) or last in NAMING))

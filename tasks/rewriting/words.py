@@ -35,13 +35,15 @@ ADJECTIVES = frozenset(
     "false famous far first full good great guilty hard high home ill important independent large last liable likely long "
     "low main major married native necessary new next north old open popular possible present proper ready real "
     "responsible rich poor safe second short similar small strong sure third true unable unique unlikely useful valid "
-    "visible weak west wrong young free alive absent active subject close greater larger smaller higher lower "
+    "visible weak west wrong young free alive absent active subject close proportional equivalent inferior superior perpendicular parallel prone immune essential crucial vital "
+    "significant beneficial harmful abundant prevalent evident apparent pregnant separate distinct identical fond ill-suited "
+    "late drunk blind certain concerned worried afraid asleep alone worse better reluctant greater larger smaller higher lower "
     "more less worth illegal legal capable eligible familiar".split())
 ADJECTIVE_ENDS = ("able", "ible", "ful", "ous", "ive", "less", "ical", "ial")
 TIME_NOUNS = frozenset("year years decade decades century centuries month months day days date dates season period era "
                        "time times point".split())
 PLACE_NOUNS = frozenset("country countries city cities state states town village continent region area county province "
-                        "place location part parts district neighborhood suburb island nation direction".split())
+                        "place location part parts district neighborhood suburb island nation".split())
 UNITS = frozenset("yards yard points feet foot meters metres miles kilometers kilometres km inches pounds kilograms tons "
                   "years days hours minutes seconds months weeks percent degrees dollars acres".split())
 NAMING = frozenset("called named known considered termed titled dubbed nicknamed labeled labelled renamed designated "
