@@ -19,8 +19,8 @@ def cloze_for(key: str) -> str:
 
 
 def question_for(key: str) -> str:
-    """`isbn_13` is asked for as `What is the isbn 13?`, names in the plural with `are`."""
-    name = key.replace("_", " ").strip()
+    """`director` is asked for as `What is the director?`, names in the plural with `are`."""
+    name = key.strip()
     plural = name.endswith("s") and not name.endswith(("ss", "us", "is"))
     return f"What {'are' if plural else 'is'} the {name}?"
 

@@ -55,9 +55,11 @@ def read_items(files: Files, notes: Counter) -> Entries:
                 yield from guarded(where, _no_document_id, entry)
     for name, path in files.items():
         if _kind(path) == "documents":
-            for where, document_id, text in _documents(name, path):
+            for _, document_id, text in _documents(name, path):
                 if isinstance(text, Unusable):
                     yield text
+                elif document_id not in items:
+                    notes["documents_without_items"] += 1
                 for place, entry in items.pop(document_id, ()):
                     yield from guarded(place, _item, entry, document_id, text)
     for document_id, left in items.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tasks.datasets.records import Record, Unusable
@@ -40,8 +41,9 @@ def texts(record: Any, name: str) -> list[str]:
 
 
 def guarded(where: str, make: Callable[..., Iterator[Record | Unusable]], *arguments: Any) -> Iterator[Record | Unusable]:
-    """What `make(*arguments)` yields; an `Unfit` it raises becomes one `Unusable` at `where`."""
+    """What `make(*arguments)` yields, told where it is from; an `Unfit` it raises becomes one `Unusable` there."""
     try:
-        yield from make(*arguments)
+        for entry in make(*arguments):
+            yield entry if entry.where else replace(entry, where=where)
     except Unfit as error:
         yield Unusable(where, error.reason, error.detail)

@@ -33,24 +33,47 @@ class Format:
     brings_cloze: bool = False
 
 
-def choose(task: str, formats: Sequence[Format], name: str, paths: Sequence[str]) -> tuple[Format, Files]:
+@dataclass(frozen=True)
+class Choice:
+    """A format and the files it reads; `left_out`: names of files of other kinds that lie among them."""
+
+    format: Format
+    files: Files
+    left_out: tuple[str, ...] = ()
+
+
+def choose(task: str, formats: Sequence[Format], name: str, paths: Sequence[str]) -> Choice:
     """The format of this name, or with `auto` the first that fits, and the files it reads.
 
-    Raises `SpecError` for an unknown name or files in none of the formats, `CorpusError` for paths without files.
+    Raises `SpecError` for an unknown name, for files in none of the formats or in two of them, `CorpusError` for paths
+    without files.
     """
     named = [each for each in formats if each.name == name]
     if name != "auto" and not named:
         raise SpecError(f"task {task!r} has no format {name!r}; choose auto or one of {_listed(formats)}")
     tried = named or formats
     everything = matched(paths, tuple(dict.fromkeys(suffix for each in tried for suffix in each.suffixes)))
-    for each in tried:
-        files = only(everything, *each.suffixes)
-        if files and each.fits(files):
-            return each, files
-    names = ", ".join(list(everything)[:3]) + (f" and {len(everything) - 3} more" if len(everything) > 3 else "")
-    wanted = f"format {name!r} ({named[0].about})" if named else f"any one format of task {task!r}; it reads "
-    raise SpecError(f"{names}: not in {wanted}" + ("" if named else "; ".join(
-        f"{each.name}: {each.about}" for each in formats)) + ". Give files of one format at a time")
+    found = next((each for each in tried if _fits(each, everything)), None)
+    if found is None:
+        wanted = "; ".join(f"{each.name}: {each.about}" for each in tried)
+        raise SpecError(f"{_some(everything)}: not in {'that' if named else 'any'} format of task {task!r} ({wanted}), or in "
+                        "several; give files of one format at a time")
+    files = only(everything, *found.suffixes)
+    others = {other: path for other, path in everything.items() if other not in files}
+    second = next((each for each in tried if _fits(each, others)), None)
+    if second is not None:
+        raise SpecError(f"{_some(files)}: in format {found.name!r}, but {_some(others)}: in format {second.name!r}; give "
+                        "files of one format at a time, or set `format`")
+    return Choice(found, files, tuple(others))
+
+
+def _fits(form: Format, everything: Files) -> bool:
+    files = only(everything, *form.suffixes)
+    return bool(files) and form.fits(files)
+
+
+def _some(files: Files) -> str:
+    return ", ".join(list(files)[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 
 
 def _listed(formats: Sequence[Format]) -> str:

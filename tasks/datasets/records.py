@@ -19,6 +19,7 @@ class Record:
     column       the group it is scored in
     title        of the document, "" where it has none
     released     fields of the published set, verbatim, for the template `jrt-2407`; None where there are none
+    where        the file and the record in it, for messages
     """
 
     id: str
@@ -31,6 +32,7 @@ class Record:
     column: str = "all"
     title: str = ""
     released: Mapping[str, Any] | None = None
+    where: str = ""
 
 
 @dataclass(frozen=True)
