@@ -85,7 +85,9 @@ def _document_length(study: StudySpec, workload: str) -> int:
     rows = study.workloads[workload].rows
     if rows is not None and rows.kind == "disjoint":
         return max(sum(pair) for pair in rows.sizes) + 3
-    return max((e.cloze.document_tokens for e in study.workloads[workload].evaluations), default=2048)
+    lengths = [e.cloze.total_tokens if e.cloze.budget == "total" else e.cloze.document_tokens
+               for e in study.workloads[workload].evaluations]
+    return max(lengths, default=2048)
 
 
 def unmet(study: StudySpec, store: Store, results: dict[str, Any]) -> list[str]:
@@ -117,11 +119,26 @@ def unmet(study: StudySpec, store: Store, results: dict[str, Any]) -> list[str]:
 
 
 def _findings(report: Any) -> dict[str, Any]:
+    """The same numbers for machines; `published` lists the claims of an entry, none where none was published."""
+    from tasks.reporting.published import link
+
+    found = _numbers(report)
+    for entries in (found["recall"], found["averages"]):
+        link(entries, report.published)
+    return found
+
+
+def _numbers(report: Any) -> dict[str, Any]:
     return {
         "recall": [{"workload": r.panel.workload, "task": r.panel.task, "column": r.panel.column, "order": r.order,
-                    "architecture": r.architecture, **r.score.as_dict(), "controls": r.controls,
+                    "architecture": r.architecture, "asked": report.asked(r.panel), **r.score.as_dict(),
+                    "cell": (r.panel.workload, r.architecture, r.panel.task, r.panel.column, r.order), "controls": r.controls,
                     "above": {name: gap.as_dict() for name, gap in r.above.items()}} for r in report.recalls],
         "differences": [{"workload": d.panel.workload, "task": d.panel.task, "column": d.panel.column, "about": d.about,
                          "first": d.first, "second": d.second, "where": d.where, "significant": d.significant,
-                         **d.gap.as_dict()} for d in report.differences],
+                         "holds_after_holm": d.holds, **d.gap.as_dict()} for d in report.differences],
+        "averages": [{"workload": a.workload, "architecture": a.architecture, "order": a.order, "over": over,
+                      "asked": a.asked.short, "labels": a.labels, "tasks": a.tasks, **interval.as_dict(),
+                      "cell": (a.workload, a.architecture, "average", over, a.order)}
+                     for a in report.averages for over, interval in (("columns", a.columns), ("data sets", a.sets))],
     }

@@ -11,12 +11,15 @@ LONG = 2048                            # tokens; a length at which fixed and gro
 @dataclass(frozen=True)
 class Footprint:
     """Of one model. `state_bytes`: after a text of the evaluation's length, `state_bytes_long`: after LONG tokens,
-    both in float32; `grows`: whether the state grows with the text without end."""
+    both in float32; `grows`: whether the state grows with the text without end; `prefix`: whether it reads a prefix both
+    ways; `flops`: of one token forward, at the evaluation's length."""
 
     parameters: int
     state_bytes: int
     state_bytes_long: int
     grows: bool
+    prefix: bool = False
+    flops: float = 0.0
 
 
 def footprint(config: Any, length: int) -> Footprint:
@@ -25,4 +28,5 @@ def footprint(config: Any, length: int) -> Footprint:
 
     model = Sketch(config)
     short, long = model.cost(length), model.cost(LONG)
-    return Footprint(short.parameters, short.state_bytes, long.state_bytes, model.able.growth != "constant")
+    return Footprint(short.parameters, short.state_bytes, long.state_bytes, model.able.growth != "constant",
+                     model.able.prefix, short.flops / length)

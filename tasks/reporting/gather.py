@@ -13,10 +13,12 @@ import numpy as np
 from storage.artifacts import Store
 from storage.shards import RowTable
 
+METRICS = ("contains", "exact", "squad_exact", "f1", "rouge_l")      # columns of predictions.arrow beside `correct`
+
 
 @dataclass(frozen=True)
 class Panel:
-    """What is shown together: one workload, one eval task, one column of it (natural, swap, held_out, uncommon, ...)."""
+    """What is shown together: one workload, one evaluation of it by its label, one column (natural, swap, held_out, ...)."""
 
     workload: str
     task: str
@@ -33,7 +35,9 @@ class Answers:
 
     items_N: np.ndarray       # item ids, sorted
     documents_N: np.ndarray   # document ids, for the bootstrap
-    correct_N: np.ndarray     # 0.0 or 1.0
+    correct_N: np.ndarray     # 0.0 or 1.0, or a share where the metric gives one
+    also: dict[str, np.ndarray] = field(default_factory=dict)       # the other metrics, item by item
+    errors_N: np.ndarray | None = None                              # class of each error, "" where right
 
     @property
     def value(self) -> float:
@@ -52,6 +56,17 @@ class Trained:
     curve: list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Rejected:
+    """Records or items of one evaluation that could not be used."""
+
+    workload: str
+    label: str
+    stage: str                # questions or prompts
+    reason: str
+    count: int
+
+
 @dataclass
 class Gathered:
     """Everything a report needs. `answers[panel][architecture, seed, order, control]`."""
@@ -59,8 +74,9 @@ class Gathered:
     trained: list[Trained] = field(default_factory=list)
     answers: dict[Panel, dict[tuple[str, int, str, str], Answers]] = field(default_factory=dict)
     scores: list[dict[str, Any]] = field(default_factory=list)
+    metrics: dict[tuple[str, str], str] = field(default_factory=dict)  # (workload, label) -> what `correct` counts
     timings: list[dict[str, Any]] = field(default_factory=list)
-    rejected: dict[str, dict[str, int]] = field(default_factory=dict)
+    rejected: list[Rejected] = field(default_factory=list)
     data: dict[str, dict[str, Any]] = field(default_factory=dict)      # workload -> counts of its corpus and rows
 
 
@@ -70,36 +86,50 @@ def gather(store: Store, results: dict[str, Any]) -> Gathered:
     for workload, parts in results["workloads"].items():
         found.data[workload] = {role: store.manifest(parts[role]).counts
                                 for role in ("corpus", "shards", "rows") if parts.get(role)}
-        for task, prompts in parts.get("prompts", {}).items():
-            found.rejected[f"{workload}/{task}"] = dict(store.manifest(prompts).counts.get("rejected", {}))
+        for label, prompts in parts.get("prompts", {}).items():
+            found.rejected += _rejected(store, workload, label, prompts)
         for name, checkpoint in parts.get("checkpoints", {}).items():
             architecture, seed = name.rsplit("/", 1)
             folder = store.path(checkpoint)
             found.trained.append(Trained(workload, architecture, int(seed), checkpoint,
                                          _json(folder / "summary.json"), list(_lines(folder / "curve.jsonl"))))
         for name, scores in parts.get("scores", {}).items():
-            architecture, seed, _ = name.split("/", 2)
+            architecture, seed, label = name.split("/", 2)
             store.verify(scores)
-            _read_scores(found, store.path(scores), workload, architecture, int(seed))
+            _read_scores(found, store.path(scores), workload, (architecture, int(seed)), label)
     if results.get("timings"):
         store.verify(results["timings"])
         found.timings = _json(store.path(results["timings"]) / "timings.json")
     return found
 
 
-def _read_scores(found: Gathered, folder: Path, workload: str, architecture: str, seed: int) -> None:
+def _rejected(store: Store, workload: str, label: str, prompts: str) -> Iterator[Rejected]:
+    """What the questions behind the prompts, and the prompts themselves, left out."""
+    manifest = store.manifest(prompts)
+    questions = manifest.inputs.get("questions", "")
+    for stage, counts in (("questions", store.manifest(questions).counts if store.exists(questions) else {}),
+                          ("prompts", manifest.counts)):
+        for reason, number in counts.get("rejected", {}).items():
+            yield Rejected(workload, label, stage, reason, number)
+
+
+def _read_scores(found: Gathered, folder: Path, workload: str, model: tuple[str, int], label: str) -> None:
+    """label: the evaluation's, which stands for its task from here on."""
     for row in _json(folder / "scores.json"):
-        found.scores.append({"workload": workload, "architecture": architecture, "seed": seed, **row})
+        found.scores.append({"workload": workload, "architecture": model[0], "seed": model[1], "label": label, **row})
+        if "metric" in row:
+            found.metrics[workload, label] = row["metric"]
     table = RowTable(folder / "predictions.arrow")
+    wanted = ("item", "document", "column", "order", "control", "correct", "uncommon")
     columns = {name: np.asarray(table.column(name)) for name in
-               ("item", "document", "task", "column", "order", "control", "correct", "uncommon")}
-    keys = np.stack([columns[name].astype(str) for name in ("task", "column", "order", "control")])
-    for task, column, order, control in sorted({tuple(key) for key in keys.T}):
-        chosen = (keys == np.array([[task], [column], [order], [control]])).all(axis=0)
-        _add(found, Panel(workload, task, column), (architecture, seed, order, control), columns, chosen)
+               (*wanted, *(name for name in (*METRICS, "error") if name in table.names))}
+    keys = np.stack([columns[name].astype(str) for name in ("column", "order", "control")])
+    for column, order, control in sorted({tuple(key) for key in keys.T}):
+        chosen = (keys == np.array([[column], [order], [control]])).all(axis=0)
+        _add(found, Panel(workload, label, column), (*model, order, control), columns, chosen)
         if column == "natural" and columns["uncommon"][chosen].any():
             uncommon = chosen & columns["uncommon"].astype(bool)
-            _add(found, Panel(workload, task, "uncommon"), (architecture, seed, order, control), columns, uncommon)
+            _add(found, Panel(workload, label, "uncommon"), (*model, order, control), columns, uncommon)
 
 
 def _add(found: Gathered, panel: Panel, key: tuple[str, int, str, str], columns: dict[str, np.ndarray],
@@ -108,7 +138,9 @@ def _add(found: Gathered, panel: Panel, key: tuple[str, int, str, str], columns:
     found.answers.setdefault(panel, {})[key] = Answers(
         items_N=columns["item"][chosen].astype(str)[sort],
         documents_N=columns["document"][chosen].astype(str)[sort],
-        correct_N=columns["correct"][chosen].astype(float)[sort])
+        correct_N=columns["correct"][chosen].astype(float)[sort],
+        also={name: columns[name][chosen].astype(float)[sort] for name in METRICS if name in columns},
+        errors_N=columns["error"][chosen].astype(str)[sort] if "error" in columns else None)
 
 
 def _json(path: Path) -> Any:
@@ -116,6 +148,7 @@ def _json(path: Path) -> Any:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(encoding="utf-8").splitlines():
+    """Nothing where there is no such file: an imported checkpoint has no curve."""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         if line.strip():
             yield json.loads(line)

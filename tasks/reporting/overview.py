@@ -9,6 +9,7 @@ import numpy as np
 from tasks.reporting.compare import Recall, orders_of
 from tasks.reporting.footprint import LONG
 from tasks.reporting.gather import Panel, Trained
+from tasks.reporting.published import NONE as NOTHING
 from tasks.reporting.tables import Table, count, interval, share, size
 
 if TYPE_CHECKING:
@@ -29,25 +30,47 @@ def _workload(report: Report, workload: str) -> Table:
     table = Table(f"architectures-{workload}", f"Architectures: {workload}",
                   ["architecture", "parameters", f"state at {length:,}", f"state at {LONG:,}", "grows", "tokens/s",
                    *(["rate"] if swept else []), "bits/byte",
-                   *(name for panel in panels for name in (panel.title, f"control of {panel.column}"))],
+                   *(name for panel in panels for name in (panel.title, f"control of {panel.column}")), "published"],
                   note=f"By state after {LONG:,} tokens, in float32. tokens/s: training, one process. bits/byte: answers of "
                        "validation rows. Recall in the first order with a 95 % interval over documents, beside the higher "
-                       "of its two controls."
+                       "of its two controls. " + _asked(report, panels)
                        + (" rate: chosen by the sweep on validation rows; * at an end of what was tried." if swept else ""))
     names = [name for name in report.study.workloads[workload].architectures if f"{workload}/{name}" in report.footprints]
     for name in sorted(names, key=lambda name: (report.footprints[f"{workload}/{name}"].state_bytes_long, name)):
         found, trained = report.footprints[f"{workload}/{name}"], _trained(report, workload, name)
         table.rows.append([
             name, count(found.parameters), size(found.state_bytes), size(found.state_bytes_long),
-            "yes" if found.grows else "no", count(_mean(trained, "tokens_per_second")),
+            "yes" if found.grows else "no", _known(_mean(trained, "tokens_per_second")),
             *([_rate(trained[0].summary.get("sweep"))] if swept else []),
             share(_mean(trained, "validation_bits_per_byte")),
-            *(cell for panel in panels for cell in _recall_cells(report, panel, name))])
+            *(cell for panel in panels for cell in _recall_cells(report, panel, name)), _published(report, panels, name)])
     return table
+
+
+def _asked(report: Report, panels: list[Panel]) -> str:
+    """How each column was asked, columns asked alike together."""
+    groups: dict[str, list[str]] = {}
+    for panel in panels:
+        groups.setdefault(report.asked(panel), []).append(panel.title)
+    if len(groups) == 1:
+        return f"All asked with {next(iter(groups))}." if next(iter(groups)) else ""
+    return " ".join(f"{', '.join(titles)}: {asked}." for asked, titles in groups.items() if asked)
+
+
+def _published(report: Report, panels: list[Panel], name: str) -> str:
+    """Claims of the row's figures."""
+    found = {panel.title: report.published.cell(panel.workload, name, panel.task, panel.column, order)
+             for panel in panels for order in orders_of(report.found, panel)[:1]
+             if report.published.of(panel.workload, name, panel.task, panel.column, order)}
+    return "; ".join(f"{title}: {cell}" for title, cell in found.items()) or NOTHING
 
 
 def _trained(report: Report, workload: str, name: str) -> list[Trained]:
     return [one for one in report.found.trained if (one.workload, one.architecture) == (workload, name)]
+
+
+def _known(value: float | None) -> str:
+    return "–" if value is None else count(value)
 
 
 def _mean(trained: list[Trained], name: str) -> float | None:

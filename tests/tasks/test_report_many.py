@@ -71,7 +71,7 @@ def test_every_architecture_has_one_line_by_ascending_state(home):
     text, tables, found = page(SHARES)
     heads, *rows = tables["architectures-pydocs"]
     assert heads == ["architecture", "parameters", "state at 120", "state at 2,048", "grows", "tokens/s", "rate",
-                     "bits/byte", "pydocs / natural", "control of natural"]
+                     "bits/byte", "pydocs / natural", "control of natural", "published"]
     assert [row[0] for row in rows] == ["fair", "none", "good"]        # good is the Transformer: its state is largest
     line = dict(zip(heads, rows[-1]))
     assert (line["grows"], line["tokens/s"], line["rate"], line["bits/byte"]) == ("yes", "1,234", "0.01", "1.250")

@@ -1,0 +1,64 @@
+"""Which figures a report has, and the points of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.reporting import error_plot, plots, recall_tables, scatter
+from tasks.reporting.compare import orders_of
+from tasks.reporting.gather import Panel
+
+if TYPE_CHECKING:
+    from tasks.reporting.render import Report
+
+
+def draw(report: Report, folder: Path) -> list[str]:
+    """Writes the plots; returns their names."""
+    bars = [{"panel": r.panel.title, "architecture": r.architecture, "order": r.order, "value": r.score.value,
+             "low": r.score.value if r.score.low is None else r.score.low,
+             "high": r.score.value if r.score.high is None else r.score.high,
+             "control": max(r.controls.values(), default=None)} for r in report.recalls]
+    if bars:
+        plots.recall_by_order(bars, report.architectures, folder / "recall.png")
+    points = [{"panel": bar["panel"], "architecture": r.architecture, "value": bar["value"], "low": bar["low"],
+               "high": bar["high"], "state_bytes": taken.state_bytes, "grows": taken.grows}
+              for r, bar in zip(report.recalls, bars)
+              if r.order == orders_of(report.found, r.panel)[0] and _against_state(report, r.panel)
+              and (taken := report.footprints.get(f"{r.panel.workload}/{r.architecture}"))]
+    if points:
+        scatter.recall_against_state(points, report.architectures, folder / "recall-against-state.png")
+    _errors(report, folder / "errors.png")
+    curves = [_curve(one) for one in report.found.trained if one.curve]
+    if curves:
+        plots.loss_curves(curves, report.architectures, folder / "loss.png")
+    if any(row.get("ms") is not None for row in report.found.timings):
+        plots.latency(report.found.timings, folder / "latency.png")
+    return sorted(path.name for path in folder.glob("*.png"))
+
+
+def _errors(report: Report, path: Path) -> None:
+    """Of the panels that most readers want: each evaluation's first column."""
+    first: dict[tuple[str, str], Panel] = {}
+    for panel in report.panels:
+        first.setdefault((panel.workload, panel.task), panel)
+    rows = [{"panel": row["panel"].title, "name": f"{row['architecture']}, {row['order']}", "shares": row["shares"]}
+            for workload in report.study.workloads for row in recall_tables.error_shares(report, workload)
+            if row["panel"] in first.values()]
+    if rows:
+        error_plot.stacked(rows, [recall_tables.RIGHT, *recall_tables.classes(report)], path)
+
+
+def _against_state(report: Report, panel: Panel) -> bool:
+    """Whether recall against state is drawn: of a few architectures all share an axis, which two columns fill."""
+    return panel.column in ("natural", "swap") or (
+        len(report.architectures) > plots.MANY and panel.column not in ("uncommon", "held_out"))
+
+
+def _curve(one: Any) -> dict[str, Any]:
+    points = [p for p in one.curve if p.get("loss/answer", p.get("loss")) is not None]
+    checks = [p for p in one.curve if p.get("validation/bits_per_byte") is not None]
+    return {"workload": one.workload, "architecture": one.architecture, "seed": one.seed,
+            "tokens": [p["tokens"] for p in points], "loss": [p.get("loss/answer", p.get("loss")) for p in points],
+            "validation_tokens": [p["tokens"] for p in checks],
+            "validation": [p["validation/bits_per_byte"] for p in checks]}
