@@ -38,6 +38,7 @@ CLOCK = re.compile(r"\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]\.?m\b|^(?:noon|midnight|da
 ERA = re.compile(r"^(?:(?:early|late|mid|middle|beginning|end)[ -])*(?:\d{3,4}s|\w*\d(?:st|nd|rd|th)\b|\w+teenth|"
                  r"(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|twentieth) (?:and \w+ )?centur)|"
                  r"^(?:winter|summer|spring|autumn|fall) of|(?:period|era|age)$", re.IGNORECASE)
+SITE = re.compile(r"\b(?:College|University|School|Stadium|Arena|Airport|Hospital|Museum|Hotel|Hall|Center|Centre|Station)$")
 TIME_STARTS = PREPOSITIONS | {"every", "when", "while", "because", "once", "shortly", "immediately", "several", "just", "yesterday",
                               "today", "no", "late", "last", "next", "annually", "twice", "currently", "ago", "not",
                               "later", "prior", "soon", "early", "only"}
@@ -83,7 +84,8 @@ class Answer:
 def answer_of(record: Record) -> Answer:
     """The record's first answer and its surroundings; a span that is not given is the first occurrence."""
     text = record.answers[0].strip()
-    start = record.span[0] if record.span else record.document.find(text)
+    found = re.search(rf"(?<!\w){re.escape(text)}(?!\w)", record.document)
+    start = record.span[0] if record.span else found.start() if found else record.document.find(text)
     if start < 0:
         return Answer(text)
     stop = start + len(text)
@@ -142,7 +144,7 @@ def place_lead(answer: Answer, verb: str = "") -> str:
         return answer.led_by(frozenset(("to", "into", "from", "through", "across", "towards"))) or "to"
     if verb in COMING:
         return answer.led_by(frozenset(("from", "at", "in"))) or "from"
-    return answer.led_by(PLACE_LEADS) or "in"
+    return answer.led_by(PLACE_LEADS) or ("at" if SITE.search(answer.text) else "in")
 
 
 def reason_lead(answer: Answer) -> str:
@@ -196,6 +198,8 @@ def is_many(answer: Answer) -> bool:
         return False
     if any(bare(word) in ("and",) for word in words) and len(words) < 12:
         return True
+    if len(words) == 1 and is_name(words[0]):
+        return False
     head = words[-1]
     for at, word in enumerate(words[1:], 1):
         if opens_phrase(word) or bare(word) in RELATIVES:

@@ -37,7 +37,8 @@ from tasks.rewriting.words import (
 
 CHAINING = frozenset("help let make go come start stop try".split())
 NEVER = -99.0
-FAR = 2.1           # points that distance costs at most
+FAR = 1.8           # points that distance costs at most
+NUMBERS = frozenset("one two three four five six seven eight nine ten".split())
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def inflected(auxiliary: str, word: str) -> str:
     """The form in which a base form stands once do, does or did is gone; punctuation behind it stays."""
     base = bare(word)
     tail = word[len(word.rstrip(",.;:\"'")):]
+    if not verbs.is_base(base) and base in verbs.PASTS:
+        return word
     form = {"did": verbs.past, "does": verbs.third_person}.get(auxiliary, str)(base)
     return form + tail
 
@@ -91,6 +94,8 @@ def _coordinated(auxiliary: str, rest: Sequence[str]) -> tuple[str, ...]:
 
 def predicate(auxiliary: str, words: Sequence[str]) -> int | None:
     """Index of the word in which the predicate starts, at least 1; None where none can be told."""
+    if auxiliary in BE and len(words) > 1 and bare(words[0]) == "there":
+        return 1
     if auxiliary in BE:
         judge = _after_be
     elif auxiliary in HAVE:
@@ -110,14 +115,17 @@ def _best(words: Sequence[str], judge: Callable[[Sequence[str], int], float]) ->
 def _after_do(words: Sequence[str], at: int) -> float:
     """Points of a base form after do, does, did or a modal."""
     word, before = bare(words[at]), bare(words[at - 1])
-    if is_name(words[at]) or before == "to" or not (verbs.is_base(word) or _could_be_base(words, at)):
+    wrong = word in verbs.PASTS and word not in verbs.PLURAL_LIKE     # "did he received", which people do write
+    if is_name(words[at]) or before == "to" or not (verbs.is_base(word) or wrong or _could_be_base(words, at)):
         return NEVER
     points = 2.5 if verbs.is_plain(word) else 0.0 if verbs.is_base(word) else -0.5
     if before in RELATIVES and before != "that" or before in ("and", "or") and at < 3 or _has_auxiliary(words, at):
         return NEVER
     if before == "that":
         points -= 5
-    if before in DETERMINERS - PRONOUNS or before in PREPOSITIONS or is_possessive(words[at - 1]):
+    if before in NUMBERS:
+        points -= 1
+    elif before in DETERMINERS - PRONOUNS or before in PREPOSITIONS or is_possessive(words[at - 1]):
         points -= 5
     elif before in JOINERS:
         points -= 3
@@ -250,12 +258,14 @@ def _finite(words: Sequence[str], at: int) -> float:
         points += 2.5 if word in verbs.IRREGULAR_PASTS and word not in verbs.BASES else 1.5
     elif verbs.is_third(word):
         points += 2.0 if verbs.is_plain(verbs.THIRDS[word]) else 0.3
-        if is_plural(before):
-            return NEVER
+        points -= 1.5 if is_plural(before) else 0.0
     elif verbs.is_base(word) and is_plural(before):
         points += 1.5 if verbs.is_plain(word) else 0.5
+    elif verbs.is_base(word) and (is_adverb(before) or any(map(is_plural, words[:at]))):
+        points += 1.5 if verbs.is_plain(word) or is_adverb(before) else -0.5
     else:
         return NEVER
-    if after and not opens_phrase(after) and not starts_noun_phrase(words[at + 1]) and not is_adverb(after):
+    if after and not opens_phrase(after) and not starts_noun_phrase(words[at + 1]) and not is_adverb(after) \
+            and not is_adjective(after):
         points -= 1.0
     return points + (0.5 if not after else 1.0 if after == "that" else 0.0)

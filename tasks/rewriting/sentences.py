@@ -53,8 +53,8 @@ def words_of(question: str) -> list[str]:
     """The words of a question, contractions of auxiliaries spelt out, the mark at its end gone."""
     text = re.sub(r"[\s?.!,]+$", "", question.strip().replace("’", "'"))
     words = []
-    for word in text.split():
-        plain = CONTRACTIONS.get(word.lower())
+    for at, word in enumerate(text.split()):
+        plain = CONTRACTIONS.get(word.lower()) if at < 4 or "'s" not in word.lower() and "won't" not in word.lower() else None
         words += (plain.capitalize() if word[0].isupper() else plain).split() if plain else [word]
     return words
 
@@ -75,6 +75,10 @@ def is_yes_no(question: str) -> bool:
 def sentence(words: Sequence[str], answer: Answer) -> str | None:
     """One after the other: wh-word first, preposition first, a phrase first, wh-word inside, an order, no wh-word."""
     first = bare(words[0])
+    if first in ("about", "approximately", "roughly", "exactly") and len(words) > 2 and bare(words[1]) in WH:
+        return sentence(words[1:], answer)
+    if first == "for" and len(words) > 3 and [bare(word) for word in words[1:3]] == ["how", "long"]:
+        return sentence(words[1:], answer)
     at = _comma_wh(words) if first in LEADING or first in WH or verbs.is_gerund(first) or verbs.is_participle(first) else None
     if at:
         return _led(words, at, answer)
@@ -145,7 +149,8 @@ def _is_led(words: Sequence[str], at: int) -> bool:
         return False
     if words[at - 1].endswith(","):
         return True
-    if bare(before[0]) not in LEADING and not verbs.is_gerund(bare(before[0])) or bare(before[-1]) in PREPOSITIONS:
+    if bare(before[0]) not in LEADING and not verbs.is_gerund(bare(before[0])) and not verbs.is_participle(
+            bare(before[0])) or bare(before[-1]) in PREPOSITIONS:
         return bool({bare(word) for word in rest[:1]} & DO) and finite_verb(before, 1) is None
     return finite_or_auxiliary(list(rest), 0) is not None and finite_verb(before, 1) is None
 
@@ -271,6 +276,8 @@ def _no_wh(words: Sequence[str], answer: Answer) -> str | None:
     if last in PREPOSITIONS | BE | NAMING | {"and", "the", "a", "an", "called"}:
         return text
     has_verb = finite_or_auxiliary(words, 1)
+    if has_verb is not None and (verbs.is_plain(last) or verbs.is_plain(verbs.THIRDS.get(last, "")) or last in ("has", "be")):
+        return text
     if has_verb is not None and bare(words[has_verb]) in AUXILIARIES and not subject_asked("is", words[:1]):
         return None
     return f"{text} {to_be(False, False)}"

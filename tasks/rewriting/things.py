@@ -38,7 +38,7 @@ from tasks.rewriting.words import (
 KINDS = frozenset("type types kind kinds sort sorts form forms class style category".split())
 TRAITS = frozenset("color colour nationality religion size age ethnicity race language genre gender length height width "
                    "weight population title occupation profession name number rank value currency".split())
-LAST_TIME = frozenset("time year day date month decade century period era".split())
+RANKS = frozenset("most least first second third fourth only same main".split())
 
 
 def to_be(past: bool, many: bool) -> str:
@@ -59,13 +59,21 @@ def what(words: Sequence[str], answer: Answer) -> str | None:
     if auxiliary in BE:
         return what_is(words[0], rest, answer, head)
     if auxiliary in AUXILIARIES:
-        if auxiliary not in DO and subject_asked(auxiliary, rest):
+        if auxiliary not in DO and subject_asked(auxiliary, rest) or _negated_subject(auxiliary, rest):
             return f"{head} {' '.join(words)} {to_be(auxiliary in PAST, False)}"
         clause = declarative(auxiliary, rest)
+        if clause is None and auxiliary in HAVE and rest:
+            return f"{head} {' '.join(words)} {to_be(auxiliary in PAST, False)}"
         return object_asked(clause, head, answer) if clause else None
     if verb_comes(words):
         return _pseudo_cleft(head, words, answer)
     return which(words, answer)
+
+
+def _negated_subject(auxiliary: str, rest: Sequence[str]) -> bool:
+    """ "what did not change": the verb follows at once, so the wh-word is its subject."""
+    return auxiliary in DO and len(rest) > 1 and bare(rest[0]) == "not" and (
+        verbs.is_base(bare(rest[1])) or is_adverb(rest[1])) and not rest[1][0].isupper()
 
 
 def _pseudo_cleft(head: str, words: Sequence[str], answer: Answer) -> str:
@@ -194,11 +202,11 @@ def verb_of(clause: Clause) -> str:
 # ----------------------------------------------------------------------------------------------- which, how many, whose
 def finite_or_auxiliary(words: Sequence[str], start: int = 1) -> int | None:
     """Index of the first auxiliary, or of a finite verb before it, that belongs to no relative clause."""
-    auxiliary = None
-    for at in range(start, len(words)):
-        if bare(words[at]) in AUXILIARIES and bare(words[at - 1]) not in RELATIVES:
-            auxiliary = at
-            break
+    found = [at for at in range(start, len(words))
+             if bare(words[at]) in AUXILIARIES and (not at or bare(words[at - 1]) not in RELATIVES)]
+    auxiliary = found[0] if found else None
+    if found and {"after", "before", "when"} & {bare(word) for word in words[:found[0]]}:
+        return next((at for at in found if bare(words[at]) in DO), auxiliary)
     verb = finite_verb(words[:auxiliary], start) if auxiliary != start else None
     if verb is not None and auxiliary is not None and bare(words[auxiliary]) not in DO | BE | HAVE:
         return verb
@@ -221,7 +229,7 @@ def which(words: Sequence[str], answer: Answer, head: str | None = None) -> str 
     at = finite_or_auxiliary(words, 1) if bare(words[0]) not in AUXILIARIES else 0
     while at and at > 1 and bare(words[at]) not in AUXILIARIES and is_adverb(words[at - 1]):
         at -= 1
-    if at == 0:
+    if at == 0 or verb_comes(words):
         return _which_one(words, answer)
     if at is None:
         return None
@@ -232,6 +240,8 @@ def which(words: Sequence[str], answer: Answer, head: str | None = None) -> str 
     many = is_many_thing(noun) and head is None
     if verb in AUXILIARIES and not rest:
         return None
+    if _negated_subject(verb, rest):
+        return f"{thing} that {' '.join(words[at:])} {to_be(verb in PAST, many)}"
     if verb in DO:
         return _of_clause(declarative(verb, rest), thing, noun, many, answer)
     if verb in BE:
@@ -286,7 +296,8 @@ def _which_one(words: Sequence[str], answer: Answer) -> str | None:
     if bare(words[0]) in BE and len(words) > 1 and starts_noun_phrase(words[1]):
         return what_is(words[0], words[1:], answer, "The one that")
     many = bare(words[0]) in ("are", "were")
-    return f"The {'ones' if many else 'one'} that {' '.join(words)} {to_be(bare(words[0]) in PAST, many)}"
+    past = bare(words[0]) in PAST or bare(words[0]) not in AUXILIARIES and not verbs.is_third(bare(words[0]))
+    return f"The {'ones' if many else 'one'} that {' '.join(words)} {to_be(past, many)}"
 
 
 def _noun_is(noun: Sequence[str], auxiliary: str, rest: Sequence[str], thing: str, many: bool, answer: Answer) -> str:
@@ -323,7 +334,8 @@ def _noun_is_noun(noun: Sequence[str], be: str, rest: Sequence[str], thing: str,
     first, text = bare(noun[0]), " ".join(rest)
     if first in KINDS and len(noun) > 2:
         return f"{text} {be} a {' '.join(noun)} described as" if not is_plural(first) else f"{text} {be}"
-    if bare(noun[-1]) in TRAITS and len(noun) <= 2:
+    best = any(bare(word).endswith("est") or bare(word) in RANKS for word in rest[:4])
+    if bare(noun[-1]) in TRAITS and len(noun) <= 2 and not best:
         return f"The {' '.join(noun)} of {text} {be}"
     return f"{thing} that {be} {text} {to_be(be in PAST, many)}"
 
@@ -351,7 +363,8 @@ def how_many(words: Sequence[str], answer: Answer, much: bool = False) -> str | 
 def _how_much(auxiliary: str, rest: Sequence[str], answer: Answer) -> str | None:
     clause = declarative(auxiliary, rest)
     if auxiliary in BE:
-        return str(clause) if clause and len(clause.rest) == 1 else f"The amount of {' '.join(rest)} {auxiliary}"
+        noun = "price" if answer.text[:1] in "$£€¥" else "amount"
+        return str(clause) if clause and len(clause.rest) == 1 else f"The {noun} of {' '.join(rest)} {auxiliary}"
     if clause is None:
         return None
     if not clause.rest or bare(clause.rest[-1]) in PREPOSITIONS or verb_of(clause) in (
@@ -362,11 +375,26 @@ def _how_much(auxiliary: str, rest: Sequence[str], answer: Answer) -> str | None
 
 
 # -------------------------------------------------------------------------------------------------------------- who
-def one(answer: Answer, relative: str) -> tuple[str, bool]:
-    """("The person who", False) or its plural, as the answer looks."""
+def _number(words: Sequence[str]) -> bool | None:
+    """Whether the verb behind "who" is a plural; None where its form does not say."""
+    at = 0
+    while at + 1 < len(words) and is_adverb(words[at]):
+        at += 1
+    verb = bare(words[at])
+    if verb in ("are", "were", "have"):
+        return True
+    if verb in ("is", "was", "has") or verb not in AUXILIARIES and verbs.is_third(verb):
+        return False
+    return verb in verbs.BASES and verb not in verbs.PASTS and verb not in AUXILIARIES or None
+
+
+def one(answer: Answer, relative: str, plural: bool | None = None) -> tuple[str, bool]:
+    """("The person who", False) or its plural, as the answer looks, or as `plural` says."""
+    if plural:
+        return f"The ones {relative}", True
     if is_person(answer):
         return f"The person {relative}", False
-    if is_many(answer):
+    if plural is None and is_many(answer):
         return f"The ones {relative}", True
     return f"The one {relative}", False
 
@@ -379,17 +407,19 @@ def who(words: Sequence[str], answer: Answer) -> str | None:
     if bare(words[0]) in ("else", "all") and len(words) > 1:
         words = words[1:]
     auxiliary, rest = bare(words[0]), words[1:]
-    subject, many = one(answer, "who")
+    subject, many = one(answer, "who", _number(words))
     if auxiliary not in AUXILIARIES:
         at = 0
         while at + 1 < len(words) and is_adverb(words[at]):
             at += 1
         first = bare(words[at])
-        past = verbs.is_past(first) and not (verbs.is_third(first) or first in verbs.BASES and many and not verbs.is_past(first))
+        past = verbs.is_past(first) and not verbs.is_third(first)
         return f"{subject} {' '.join(words)} {to_be(past, many)}"
     if not rest:
         return None
     past = auxiliary in PAST
+    if _negated_subject(auxiliary, rest) or auxiliary in HAVE and bare(rest[0]) in DETERMINERS:
+        return f"{subject} {' '.join(words)} {to_be(past, many)}"
     if auxiliary in BE:
         return _who_is(words[0], rest, answer, subject, many)
     if auxiliary in DO and not verbs.is_base(bare(rest[0])) or auxiliary not in DO and not subject_asked(auxiliary, rest):

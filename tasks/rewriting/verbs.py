@@ -105,7 +105,14 @@ redirect refill refrain regress reinstate rejoin relax relieve relocate remark r
 reside retaliate reunite reuse revolve ridicule rival sacrifice scare sculpt settle signify simplify simulate slaughter
 smuggle soar solidify spawn spell stabilize stare starve strangle stroll subscribe suck summarize summon swallow
 tackle terrorize testify tolerate torture transcend trigger unveil uphold vibrate wander whisper wipe withhold
-accelerate acclaim accord acquit activate adjourn aid amount apprehend arm arouse ascribe aspire authorize automate
+mirror expect resonate engulf reformulate boast opine straddle confuse summarise specialise abide allude amass appease 
+ascertain astonish avenge baffle bemoan besiege betray blockade broker champion chronicle coerce comprehend constrain 
+corroborate covet cripple culminate decipher decree delineate despise devour differentiate downplay dwarf embody 
+enumerate evict exalt excommunicate exonerate extinguish forgo fortify gravitate hamper immortalize induct inhale 
+inscribe insinuate inundate iterate lecture lobby massacre muster nail negate offset orchestrate oversee pardon pertain 
+plunder portend precipitate presume privatize procure quell rebuke recite reckon recount refuel relish renounce repeal 
+replenish resemble retort rouse salvage scorn secede shun solicit squander subjugate subvert supersede surmise tally teem 
+transpose traverse unearth unleash unseat usher usurp utter vie vilify waive ward accelerate acclaim accord acquit activate adjourn aid amount apprehend arm arouse ascribe aspire authorize automate
 bankrupt bestow blend block boycott brand broaden browse cap captain celebrate certify circulate clarify coexist coincide
 compensate complement concede condone conjugate consecrate consolidate contaminate contemplate contradict correct
 counter crack curb deem defect defer deliver delve depreciate desegregate deteriorate dethrone deviate disapprove
@@ -230,6 +237,8 @@ def is_gerund(word: str) -> bool:
     return word.endswith("ing") and len(word) > 4 and word not in NO_GERUND
 
 
+# participles that are met inside noun phrases more than as a mistaken base form
+PLURAL_LIKE = {"used", "called", "named", "based", "born", "made", "known", "led", "held", "left", "found", "united"}
 NO_PAST = {"hundred", "indeed", "speed", "breed", "exceed", "proceed", "succeed", "united", "embed", "sacred", "bleed",
            "naked", "unprecedented", "so-called"}
 NO_GERUND = {"king", "thing", "ring", "spring", "string", "during", "building", "morning", "evening", "meaning", "wing",

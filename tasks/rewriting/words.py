@@ -19,7 +19,7 @@ PREPOSITIONS = frozenset(
     "about above across after against along alongside amid among amongst around as at before behind below beneath beside "
     "besides between beyond by concerning despite down during except for from in inside into like near of off on onto out "
     "outside over per regarding since through throughout to toward towards under underneath until up upon via with within "
-    "without versus".split())
+    "without versus according".split())
 JOINERS = frozenset("and or but nor than".split())
 CLAUSES = frozenset("if because when while where after before since until although though unless whether that "
                     "who which".split())
@@ -37,7 +37,7 @@ ADJECTIVES = frozenset(
     "responsible rich poor safe second short similar small strong sure third true unable unique unlikely useful valid "
     "visible weak west wrong young free alive absent active subject close proportional equivalent inferior superior perpendicular parallel prone immune essential crucial vital "
     "significant beneficial harmful abundant prevalent evident apparent pregnant separate distinct identical fond ill-suited "
-    "late drunk blind certain concerned worried afraid asleep alone worse better reluctant greater larger smaller higher lower "
+    "late rare scarce drunk blind certain concerned worried afraid asleep alone worse better reluctant greater larger smaller higher lower "
     "more less worth illegal legal capable eligible familiar".split())
 ADJECTIVE_ENDS = ("able", "ible", "ful", "ous", "ive", "less", "ical", "ial")
 TIME_NOUNS = frozenset("year years decade decades century centuries month months day days date dates season period era "
