@@ -1,0 +1,1 @@
+"""Files that go into exported task folders as they are; they import nothing of this project."""
