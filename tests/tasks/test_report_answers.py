@@ -270,11 +270,11 @@ def gathered(shares: dict[str, float], items: int = 60) -> Gathered:
 
 
 def test_a_large_difference_holds_and_a_narrow_one_does_not_when_many_are_tested():
-    """A p of 0.004 is found alone, and lost among 32."""
+    """A p of 0.03 is found alone, and lost among 32."""
     names = np.array([f"i{i:03}" for i in range(100)])
     half = np.arange(100) % 2.0
     narrow = half.copy()
-    narrow[:12:2] = 1.0                                       # six gained, none lost: zero at 0.94^100 of the resamples
+    narrow[:8:2] = 1.0                                        # four gained, none lost: zero in 0.96^100 of the resamples
     found = Gathered(answers={PANEL: {
         (name, 0, "default", "none"): Answers(names, names, values) for name, values in
         (("base", half), ("narrow", narrow), ("large", np.ones(100)), *((f"same{k}", half.copy()) for k in range(30)))}})
