@@ -24,7 +24,7 @@ from storage.identity import code_hash
 from storage.progress import progress
 from storage.shards import RowTable, ShardWriter
 from tasks import templates
-from tasks.composing import CONTROLS, Composer, Row
+from tasks.composing import CONTROLS, Composer, Row, end_of_text_first
 from tasks.evals.base import Document, EvalTask, Item, Material, QuestionRow, Rejection, get_task
 from tasks.prompt_tokenizers import identity, named
 from tasks.question_table import QuestionTable
@@ -82,7 +82,7 @@ def run(spec: ClozeSpec, store: Store, corpus: str | None = None, shards: str | 
         return {**sums, "documents": dict(counts.documents), "items": dict(counts.items),
                 "rejected": dict(counts.rejected), "notes": dict(counts.notes), "tokenizer": tokenizer.name,
                 "generation_tokens": min(resolved.generation_tokens, task.generation_tokens or 1 << 30),
-                "end_of_text_first": task.end_of_text_first, "metric": task.metric}
+                "end_of_text_first": end_of_text_first(task, resolved.template), "metric": task.metric}
 
     return store.produce("prompts", resolved.model_dump(mode="json"), inputs, code, build, VERSION)
 

@@ -29,6 +29,8 @@ from tasks.worked_examples import Examples
 
 CONTROLS = ("none", "empty", "other")
 CANDIDATES = 16      # other documents tried for a control
+HEAD = 64            # characters a token: more of another document than this is never shown
+BOUNDARY = 32        # last tokens of a prompt that an answer behind it could change
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,11 @@ class Composer:
     def __init__(self, spec: ClozeSpec, task: EvalTask, tokenizer, controls: Sequence[str] = CONTROLS) -> None:
         self.spec, self.task, self.tokenizer, self.controls = spec, task, tokenizer, controls
         generation = min(spec.generation_tokens, task.generation_tokens or spec.generation_tokens)
-        self.room = spec.total_tokens - generation - task.end_of_text_first          # tokens of the longest prompt
+        self.released = templates.RELEASED.get(spec.template)
+        self.room = spec.total_tokens - generation - end_of_text_first(task, spec.template)  # tokens of the longest prompt
         self.copies = self._copies(spec.shots)
         self.document_tokens = self._document_tokens(spec.shots)
         self.notes: Counter[str] = Counter()
-        self.released = templates.RELEASED.get(spec.template)
         self.examples = Examples(spec, task, lambda item: self._cut(item, self.document_tokens))
 
     def _copies(self, shots: int) -> int:
@@ -123,7 +125,8 @@ class Composer:
         if worked is None:
             return Rejection(item.document_id, "too_few_examples")
         shown_already = {example.document_id for example in worked}
-        strangers = [other.text for other in islice(self._strangers(others, item, material, shown_already), CANDIDATES)]
+        found = islice(self._strangers(others, item, material, shown_already), CANDIDATES)
+        strangers = [self._head(other.text) for other in found]
         shown, worked, asked = self._fitted(item, worked, strangers)
         if asked.reason:
             return Rejection(item.document_id, asked.reason)
@@ -187,18 +190,32 @@ class Composer:
         return notes
 
     def _other(self, shown: Item, strangers: Sequence[str], worked: Sequence[Item]) -> Checked:
-        """The first other document whose prompts pass, at most as long as the item's in tokens allowed."""
-        length = len(self._encode([shown.document])[0])
-        filler = self._filler(strangers, length)
+        """The first other document whose prompts pass, cut as the item's was."""
+        filler = self._filler(strangers, len(self._encode([shown.document])[0]))
         for text in strangers:
-            if self.task.cuttable and self.task.needs_questions:
-                text = cut_around(text, self.tokenizer, self.document_tokens, (0, 0))
-            elif self.task.cuttable:
-                text = prompts.cut(text, self.tokenizer, self.document_tokens)
-            checked = self._checked(shown, text, filler, worked) if text else None
+            checked = self._around(text, shown, filler, worked)
             if checked is not None and checked.reason is None:
                 return checked
         return unusable("no_other_document")
+
+    def _around(self, text: str, shown: Item, filler: str | None, worked: Sequence[Item]) -> Checked | None:
+        """The item's prompts over the head of another document; None when nothing of it fits."""
+        limit = self.document_tokens
+        while self.task.cuttable:
+            if self.task.needs_questions:
+                text = cut_around(text, self.tokenizer, limit, (0, 0))
+            else:
+                text = prompts.cut(text, self.tokenizer, limit)
+            if not text:
+                return None
+            checked = self._checked(shown, text, filler, worked)
+            if checked.reason != "prompt_too_long" or self.spec.budget != "total":
+                return checked
+            limit = len(self._encode([text])[0]) - -(-(checked.longest - self.room) // self._copies(0))
+        return self._checked(shown, text, filler, worked) if text else None
+
+    def _head(self, text: str) -> str:
+        return text[: HEAD * self.document_tokens] if self.task.needs_questions else text
 
     def _strangers(self, others: Sequence[Document], item: Item, material: Material,
                    shown_already: Collection[str]) -> Iterator[Document]:
@@ -228,14 +245,12 @@ class Composer:
                                                                                 self.spec.template))
                    for order in self.spec.orders}
         texts = [prompt.text for prompt in written.values()]
-        ids = self._encode(texts + [f"{text} {answer}" for text in texts for answer in item.answers])
-        alone, answered = ids[:len(texts)], ids[len(texts):]
-        each = len(item.answers)
+        alone = self._encode(texts)
         faults = []
-        for k, (text, tokens) in enumerate(zip(texts, alone)):
+        for text, tokens in zip(texts, alone):
             if text != text.strip() or not text:
                 faults.append("white_space_around_prompt")
-            elif any(longer[:len(tokens)] != tokens for longer in answered[k * each:(k + 1) * each]):
+            elif self._changed(text, tokens, item.answers):
                 faults.append("tokens_change_at_answer")
         notes = frozenset(faults).union(*map(self.released.accidents, written.values())) if self.released else frozenset()
         reason = faults[0] if faults and not self.released else None
@@ -243,6 +258,18 @@ class Composer:
             reason = "prompt_too_long"
         tails = {order: self._tail_tokens(tokens, written[order].tail) for order, tokens in zip(written, alone)}
         return Checked(written, dict(zip(written, map(len, alone))), tails, reason, notes)
+
+    def _changed(self, text: str, tokens: list[int], answers: Sequence[str]) -> bool:
+        """Whether the prompt's own tokens change when one of the answers follows it.
+
+        Only its end is looked at, unless that reads otherwise by itself.
+        """
+        last = tokens[-BOUNDARY:]
+        end = b"".join(map(self.tokenizer.token_bytes, last)).decode("utf-8", errors="replace")
+        alone, *answered = self._encode([end, *(f"{end} {answer}" for answer in answers)])
+        if alone != last:
+            last, answered = tokens, self._encode([f"{text} {answer}" for answer in answers])
+        return any(longer[:len(last)] != last for longer in answered)
 
     def _tail_tokens(self, tokens: list[int], tail: str) -> int:
         """How many last tokens hold the tail; one that also holds text before it is counted in."""
@@ -254,6 +281,11 @@ class Composer:
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer.encode_batch(texts)
+
+
+def end_of_text_first(task: EvalTask, template: str) -> bool:
+    """Whether a model reads the end-of-text token before a prompt. It read nothing before the released ones."""
+    return task.end_of_text_first and template not in templates.RELEASED
 
 
 def why_not(item: Item) -> str | None:
