@@ -15,7 +15,6 @@ from tasks.rewriting.things import to_be, verb_of
 from tasks.rewriting.words import (
     AUXILIARIES,
     BE,
-    DO,
     MOVING,
     PAST,
     PREPOSITIONS,
@@ -186,12 +185,10 @@ def _degree(words: Sequence[str], answer: Answer) -> str | None:
     if at is None or at > 3:
         return None
     clause = clause_of(words[at:])
+    if bare(words[at]) in BE and not is_adverb(words[0]):
+        return f"{' '.join(words[at + 1:])} {words[at]}"
     if clause is None:
         return None
     if bare(words[0]) in ("often", "frequently", "quickly", "rapidly", "soon", "early", "late") or is_adverb(words[0]):
         return str(clause)
-    if bare(words[at]) in BE and not clause.rest:
-        return str(clause)
-    if bare(words[at]) in DO or clause.rest:
-        return f"In terms of how {' '.join(words[:at])}, {clause}" if bare(words[at]) in BE else None
-    return str(clause)
+    return None

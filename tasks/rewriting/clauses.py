@@ -102,7 +102,8 @@ def predicate(auxiliary: str, words: Sequence[str]) -> int | None:
         judge = _after_have
     else:
         judge = _after_do
-    return _best(words, judge)
+    found = _best(words, judge)
+    return _best(words, _mistaken_past) if found is None and auxiliary == "did" else found
 
 
 def _best(words: Sequence[str], judge: Callable[[Sequence[str], int], float]) -> int | None:
@@ -115,8 +116,7 @@ def _best(words: Sequence[str], judge: Callable[[Sequence[str], int], float]) ->
 def _after_do(words: Sequence[str], at: int) -> float:
     """Points of a base form after do, does, did or a modal."""
     word, before = bare(words[at]), bare(words[at - 1])
-    wrong = word in verbs.PASTS and word not in verbs.PLURAL_LIKE     # "did he received", which people do write
-    if is_name(words[at]) or before == "to" or not (verbs.is_base(word) or wrong or _could_be_base(words, at)):
+    if is_name(words[at]) or before == "to" or not (verbs.is_base(word) or _could_be_base(words, at)):
         return NEVER
     points = 2.5 if verbs.is_plain(word) else 0.0 if verbs.is_base(word) else -0.5
     if before in RELATIVES and before != "that" or before in ("and", "or") and at < 3 or _has_auxiliary(words, at):
@@ -131,7 +131,7 @@ def _after_do(words: Sequence[str], at: int) -> float:
         points -= 3
     elif is_adjective(before) and not is_name(words[at - 1]):
         points -= 2
-    points += _subject_ends(words, at) + _goes_on(words, at)
+    points += _subject_ends(words, at) + _goes_on(words, at) - _inside_clause(words, at)
     if before in CHAINING and at > 1 and verbs.is_base(before):
         points -= 3
     return points
@@ -145,6 +145,14 @@ def _could_be_base(words: Sequence[str], at: int) -> bool:
     if word.endswith(("ize", "ise", "ify")):
         return True
     return at + 1 == len(words) and not is_adjective(word) and not word.endswith(("s", "ed", "ing", "tion", "ness", "ity"))
+
+
+def _mistaken_past(words: Sequence[str], at: int) -> float:
+    """Points of a past after "did", which people do write: "did he received"."""
+    word = bare(words[at])
+    if word not in verbs.PASTS or word in verbs.PLURAL_LIKE or is_name(words[at]):
+        return NEVER
+    return _verbal(words, at, 0.0)
 
 
 def _has_auxiliary(words: Sequence[str], at: int) -> bool:
@@ -207,26 +215,32 @@ def _after_be(words: Sequence[str], at: int) -> float:
 
 def _second_phrase(words: Sequence[str], at: int) -> bool:
     """Whether an article starts what is said of a name: "was | Curie | the first recipient of"."""
-    subject = words[:at]
-    return bare(words[-1]) in PREPOSITIONS and (all(map(is_name, subject)) or bare(subject[0]) in PRONOUNS and at == 1)
+    subject = [word for word in words[:at] if not is_adverb(word)]
+    subject = subject[1:] if len(subject) > 1 and bare(subject[0]) == "the" else subject
+    return bare(words[-1]) in PREPOSITIONS and (all(map(is_name, subject)) or bare(subject[0]) in PRONOUNS and len(subject) == 1)
 
 
 def _verbal(words: Sequence[str], at: int, points: float) -> float:
     before, after = bare(words[at - 1]), bare(words[at + 1]) if at + 1 < len(words) else ""
-    if at > 1 and before in ("been", "be", "being") and bare(words[at - 2]) in BE | HAVE:
+    if at > 1 and before in ("been", "be", "being") and bare(words[at - 2]) in BE | HAVE | MODALS:
         return NEVER
     if before in RELATIVES | BE | {"been", "be", "being", "to"} and before != "there":
         return points - (5 if before not in ("been", "be", "being") or at < 2 else 0)
     if before in DETERMINERS - PRONOUNS or before in PREPOSITIONS | CLAUSES or is_possessive(words[at - 1]) \
-            or before in JOINERS:
+            or before in JOINERS | {"most", "least", "best"}:
         return points - 5
     if not after:
         points += 4.5 if bare(words[at]) in NAMING else 3.0
     elif after in PREPOSITIONS or is_adverb(after) or after in ARTICLES:
-        points += 1.5
+        points += 2.5 if at + 2 == len(words) else 1.5
     elif not opens_phrase(after) and not starts_noun_phrase(words[at + 1]) and not verbs.is_participle(after):
         points -= 1.5
-    return points + _subject_ends(words, at)
+    return points + _subject_ends(words, at) - _inside_clause(words, at)
+
+
+def _inside_clause(words: Sequence[str], at: int) -> float:
+    """Points lost behind a conjunction or a relative pronoun, whose clause the word may belong to."""
+    return 3.0 if any(bare(word) in CLAUSES for word in words[1:at]) and at + 1 < len(words) else 0.0
 
 
 def _adjective(words: Sequence[str], at: int) -> float:
@@ -236,7 +250,8 @@ def _adjective(words: Sequence[str], at: int) -> float:
         return NEVER
     if after and not opens_phrase(after) and not is_adverb(after):
         return NEVER
-    return 0.5 + _subject_ends(words, at)
+    stranded = at + 2 == len(words) and after in PREPOSITIONS
+    return 0.5 + _subject_ends(words, at) + (3.5 if stranded else 0.0)
 
 
 def finite_verb(words: Sequence[str], start: int = 1) -> int | None:
@@ -254,6 +269,8 @@ def _finite(words: Sequence[str], at: int) -> float:
             or is_possessive(words[at - 1]):
         return NEVER
     points = 0.0 if before not in RELATIVES and before not in JOINERS else -5.0
+    if words[at - 1].endswith(","):
+        points -= 2.0
     if verbs.is_past(word):
         points += 2.5 if word in verbs.IRREGULAR_PASTS and word not in verbs.BASES else 1.5
     elif verbs.is_third(word):

@@ -12,6 +12,8 @@ from tasks.rewriting.clauses import finite_verb
 from tasks.rewriting.things import (
     finite_or_auxiliary,
     how_many,
+    is_many_thing,
+    is_time,
     subject_asked,
     the,
     to_be,
@@ -30,7 +32,6 @@ from tasks.rewriting.words import (
     PAST,
     PLACE_NOUNS,
     PREPOSITIONS,
-    TIME_NOUNS,
     WH,
     bare,
     is_plural,
@@ -75,7 +76,7 @@ def is_yes_no(question: str) -> bool:
 def sentence(words: Sequence[str], answer: Answer) -> str | None:
     """One after the other: wh-word first, preposition first, a phrase first, wh-word inside, an order, no wh-word."""
     first = bare(words[0])
-    if first in ("about", "approximately", "roughly", "exactly") and len(words) > 2 and bare(words[1]) in WH:
+    if first in ("about", "approximately", "roughly", "exactly") and len(words) > 2 and bare(words[1]) == "how":
         return sentence(words[1:], answer)
     if first == "for" and len(words) > 3 and [bare(word) for word in words[1:3]] == ["how", "long"]:
         return sentence(words[1:], answer)
@@ -91,9 +92,10 @@ def sentence(words: Sequence[str], answer: Answer) -> str | None:
         return fronted(f"{words[0]} {words[1]}", words[2:], answer)
     if first in ORDERS:
         return order(words, answer)
-    at = next((k for k, word in enumerate(words) if _asks(words, k)), None)
-    if at is None:
+    asking = [k for k in range(len(words)) if _asks(words, k)]
+    if not asking:
         return _no_wh(words, answer)
+    at = next((k for k in asking if bare(words[k]) in ("what", "whom")), asking[-1])
     if _is_led(words, at):
         return _led(words, at, answer)
     return embedded(words, at, answer)
@@ -173,7 +175,12 @@ def fronted(preposition: str, words: Sequence[str], answer: Answer) -> str | Non
     """ "in what year did it end" -> "It ended in"; "to what class does it belong" -> "The class to which it belongs is"."""
     wh, rest = bare(words[0]), list(words[1:])
     if wh == "how" and rest and bare(rest[0]) in ("many", "much"):
+        much = bare(rest[0]) == "much"
         rest = rest[1:]
+        at = finite_or_auxiliary(rest, 1)
+        if at and bare(rest[at]) not in DO and (bare(rest[at]) not in AUXILIARIES or subject_asked(
+                bare(rest[at]), rest[at + 1:])):
+            return f"{how_many(rest, answer, much)} {preposition.lower()}"
     elif wh not in ("what", "which", "whom", "whose", "where", "when"):
         return None
     at = 0 if rest and bare(rest[0]) in AUXILIARIES else finite_or_auxiliary(rest, 1)
@@ -186,16 +193,16 @@ def fronted(preposition: str, words: Sequence[str], answer: Answer) -> str | Non
     if not noun or wh in ("whom", "where", "when", "how"):
         return f"{clause} {'' if answer.first in PREPOSITIONS else small}"
     head = bare(noun[-1])
-    if small in ("in", "on", "during", "at") and head in TIME_NOUNS and len(noun) <= 2:
+    if small in ("in", "on", "during", "at") and is_time(noun):
         return f"{clause} {time_lead(answer) or ('' if answer.first in PREPOSITIONS else small)}"
-    if small in ("by", "since", "until", "before", "after") and head in TIME_NOUNS and len(noun) <= 2:
+    if small in ("by", "since", "until", "before", "after") and is_time(noun):
         return f"{clause} {small}"
     if answer.first in PREPOSITIONS or small == "in" and head in ("way", "ways", "manner"):
         return f"{clause} {'' if answer.first in PREPOSITIONS else 'by' if verbs.is_gerund(answer.first) else 'in'}"
     if head in PLACE_NOUNS and len(noun) <= 2 or head in ("reason", "purpose", "extent", "age", "name"):
         of = {"age": " the age of", "name": " the name of"}.get(head, "")
         return f"{clause} {small}{of}"
-    return f"{the(noun)} {small} which {clause} {to_be(clause.past, is_plural(head))}"
+    return f"{the(noun)} {small} which {clause} {to_be(clause.past, is_many_thing(noun))}"
 
 
 # -------------------------------------------------------------------------------------------------- the wh-word inside
@@ -209,12 +216,12 @@ def embedded(words: Sequence[str], at: int, answer: Answer) -> str | None:
     while wh not in ("who", "whom", "when", "where") and noun < len(rest) and not _leaves(rest, noun):
         noun += 1
     tail = rest[noun:]
-    if tail and (bare(tail[0]) in AUXILIARIES or finite_verb([*before[-1:], *tail], 1) == 1):
+    if tail and (bare(tail[0]) in AUXILIARIES or finite_verb([*rest[:noun][-1:], *tail], 1) == 1):
         return _of_which(before, rest[:noun], tail, answer)
     if not tail or bare(tail[0]) == "of":
         return " ".join(before) + _lead(wh, before, answer)
     start = lowered(" ".join(before), answer)
-    if bare(tail[0]) in ("that", "which", "who"):
+    if bare(tail[0]) in ("that", "which", "who", "from"):
         return f"{the(rest[:noun])} {' '.join(tail)} that {start} {to_be(False, is_plural(_head(rest[:noun])))}" if noun else None
     return f"{' '.join(tail)}, {start}{_lead(wh, before, answer)}"
 

@@ -59,6 +59,8 @@ def what(words: Sequence[str], answer: Answer) -> str | None:
     if auxiliary in BE:
         return what_is(words[0], rest, answer, head)
     if auxiliary in AUXILIARIES:
+        if len(rest) > 1 and bare(rest[0]) == "be" and starts_noun_phrase(rest[1]):
+            return f"{' '.join(rest[1:])} {auxiliary} be"
         if auxiliary not in DO and subject_asked(auxiliary, rest) or _negated_subject(auxiliary, rest):
             return f"{head} {' '.join(words)} {to_be(auxiliary in PAST, False)}"
         clause = declarative(auxiliary, rest)
@@ -77,7 +79,7 @@ def _negated_subject(auxiliary: str, rest: Sequence[str]) -> bool:
 
 
 def _pseudo_cleft(head: str, words: Sequence[str], answer: Answer) -> str:
-    past = not verbs.is_third(bare(words[0]))
+    past = not verbs.is_third(next((bare(word) for word in words if not is_adverb(word)), ""))
     that = " that" if is_clause(answer) and answer.first not in ("that", "when", "if") else ""
     return f"{head} {' '.join(words)} {to_be(past, False)}{that}"
 
@@ -95,6 +97,8 @@ def verb_comes(words: Sequence[str]) -> bool:
     later = finite_or_auxiliary(words, 1)
     plain = word in verbs.IRREGULAR_PASTS or verbs.is_plain(verbs.THIRDS.get(word, verbs.PASTS.get(word, "")))
     after = bare(words[1]) if len(words) > 1 else ""
+    if after in AUXILIARIES:
+        return False
     follows = not after or starts_noun_phrase(words[1]) or after in PREPOSITIONS or is_adverb(after)
     if later is None:
         return plain or follows
@@ -119,11 +123,15 @@ def what_is(auxiliary: str, rest: Sequence[str], answer: Answer, head: str = "Wh
 
 def inverted(auxiliary: str, rest: Sequence[str]) -> Clause | None:
     """The clause of "is X called", "was X named after", "is X doing"; None where all of `rest` is one noun phrase."""
+    if bare(rest[0]) == "not" and len(rest) > 1:
+        clause = inverted(auxiliary, rest[1:])
+        return clause and Clause(clause.subject, (*clause.verb, "not"), clause.rest, clause.past)
     last = bare(rest[-1])
     if last in PREPOSITIONS and len(rest) == 2:
         return Clause(tuple(rest[:1]), (auxiliary,), tuple(rest[1:]), auxiliary in PAST)
     clause = declarative(auxiliary, rest)
-    if last in PREPOSITIONS and {"that", "which", "who"} & {bare(word) for word in rest[1:-1]}:
+    if last in PREPOSITIONS and {"that", "which", "who"} & {bare(word) for word in rest[1:-1]} and not verbs.is_participle(
+            bare(rest[-2])):
         return None
     if clause is None or not clause.rest:
         if last in PREPOSITIONS - {"of"} or last == "of" and len(rest) > 2:
@@ -131,11 +139,11 @@ def inverted(auxiliary: str, rest: Sequence[str]) -> Clause | None:
         return None
     start = next((bare(word) for word in clause.rest if not is_adverb(word)), bare(clause.rest[0]))
     subject = [bare(word) for word in clause.subject]
-    stranded = last in PREPOSITIONS | NAMING or verbs.is_participle(last) and len(clause.rest) <= 2
+    stranded = last in PREPOSITIONS | NAMING or verbs.is_base(last) and bare(rest[-2]) == "to" or verbs.is_participle(last) and len(clause.rest) <= 2
     doing = verbs.is_gerund(start) and (len(subject) < 4 and not set(subject) & PREPOSITIONS)
     single = subject[-1] in PRONOUNS or (starts_noun_phrase(clause.subject[0]) and len(subject) <= 2
                                          and subject[0] not in DETERMINERS)
-    if stranded or start in NAMING or doing or single:
+    if stranded or start in NAMING or doing or single or stranded_inside(clause.rest):
         return clause
     return None
 
@@ -168,10 +176,22 @@ def object_asked(clause: Clause, head: str, answer: Answer) -> str:
         return str(clause)
     if len(clause.rest) > 2 and bare(clause.rest[0]) in NAMING and bare(clause.rest[1]) in PREPOSITIONS - {"as", "by", "to"}:
         return f"{' '.join(clause.rest[1:])}, {' '.join((*clause.subject, *clause.verb, clause.rest[0]))}"
+    at = stranded_inside(clause.rest)
+    if at:
+        return f"{' '.join(clause.rest[at:])}, {' '.join((*clause.subject, *clause.verb, *clause.rest[:at]))}"
     many = head.startswith("The ") and is_plural(head.split()[1]) if len(head.split()) == 3 else False
     if head.startswith(("The people", "The ones")):
         many = True
     return f"{head} {clause} {to_be(clause.past, many)}"
+
+
+def stranded_inside(rest: Sequence[str]) -> int | None:
+    """Where a phrase starts behind a preposition that waits for its object, "listed as | in 1980"; None: nowhere."""
+    for at in range(len(rest) - 2):
+        if bare(rest[at]) in PREPOSITIONS - {"up", "out", "off", "down", "over", "from", "near", "inside", "outside"} \
+                and bare(rest[at + 1]) in PREPOSITIONS - {"of", "on"}:
+            return at + 1
+    return None
 
 
 def ends_open(clause: Clause) -> bool:
@@ -227,7 +247,7 @@ def which(words: Sequence[str], answer: Answer, head: str | None = None) -> str 
     """
     words = list(words)
     at = finite_or_auxiliary(words, 1) if bare(words[0]) not in AUXILIARIES else 0
-    while at and at > 1 and bare(words[at]) not in AUXILIARIES and is_adverb(words[at - 1]):
+    while at and at > 1 and bare(words[at]) not in AUXILIARIES and is_adverb(words[at - 1]) and bare(words[at - 2]) != "to":
         at -= 1
     if at == 0 or verb_comes(words):
         return _which_one(words, answer)
@@ -246,7 +266,8 @@ def which(words: Sequence[str], answer: Answer, head: str | None = None) -> str 
         return _of_clause(declarative(verb, rest), thing, noun, many, answer)
     if verb in BE:
         return _noun_is(noun, words[at], rest, thing, many, answer)
-    if verb in AUXILIARIES and not subject_asked(verb, rest):
+    subject = verb in HAVE and is_time(noun) and bare(rest[0]) in DETERMINERS
+    if verb in AUXILIARIES and not subject and not subject_asked(verb, rest):
         clause = declarative(verb, rest)
         if clause:
             return _of_clause(clause, thing, noun, many, answer)
@@ -279,12 +300,18 @@ def _of_clause(clause: Clause | None, thing: str, noun: Sequence[str], many: boo
     if clause is None:
         return None
     last = bare(clause.rest[-1]) if clause.rest else ""
-    head = bare(noun[-1])
-    if len(noun) <= 2 and head in TIME_NOUNS and last not in PREPOSITIONS and not _counted(thing):
+    if is_time(noun) and last not in PREPOSITIONS and not _counted(thing):
         return f"{clause} {time_lead(answer)}"
     if last in PREPOSITIONS and not _counted(thing):
         return str(clause)
     return f"{thing} that {clause} {to_be(clause.past, many)}"
+
+
+def is_time(noun: Sequence[str]) -> bool:
+    """ "year", "exact date", "day of the week". """
+    if len(noun) > 2 and bare(noun[1]) == "of":
+        return bare(noun[0]) in TIME_NOUNS and len(noun) <= 4 and bare(noun[-1]) in TIME_NOUNS | {"week"}
+    return len(noun) <= 2 and bare(noun[-1]) in TIME_NOUNS
 
 
 def _counted(thing: str) -> bool:
@@ -295,6 +322,9 @@ def _which_one(words: Sequence[str], answer: Answer) -> str | None:
     """ "which is", "which of them": the noun is left out."""
     if bare(words[0]) in BE and len(words) > 1 and starts_noun_phrase(words[1]):
         return what_is(words[0], words[1:], answer, "The one that")
+    if bare(words[0]) in AUXILIARIES - BE and not subject_asked(bare(words[0]), words[1:]):
+        clause = declarative(bare(words[0]), words[1:])
+        return object_asked(clause, "The one that", answer) if clause else None
     many = bare(words[0]) in ("are", "were")
     past = bare(words[0]) in PAST or bare(words[0]) not in AUXILIARIES and not verbs.is_third(bare(words[0]))
     return f"The {'ones' if many else 'one'} that {' '.join(words)} {to_be(past, many)}"
@@ -311,7 +341,7 @@ def _noun_is(noun: Sequence[str], auxiliary: str, rest: Sequence[str], thing: st
         return f"{thing} that {be} {' '.join(rest)} {to_be(be in PAST, many)}"
     last = bare(rest[-1])
     clause = declarative(be, rest)
-    if len(noun) <= 2 and head in TIME_NOUNS and last not in PREPOSITIONS and not _counted(thing):
+    if is_time(noun) and last not in PREPOSITIONS and not _counted(thing):
         return f"{clause or ' '.join((*rest, be))} {time_lead(answer)}"
     if last in PREPOSITIONS and not _counted(thing):
         clause = clause if clause and clause.rest else Clause(tuple(rest[:-1]), (be,), (rest[-1],), be in PAST)
@@ -319,6 +349,10 @@ def _noun_is(noun: Sequence[str], auxiliary: str, rest: Sequence[str], thing: st
     if len(noun) <= 2 and head in PLACE_NOUNS and clause and clause.rest and _settled(clause) and not _counted(thing):
         return f"{clause} in"
     start = bare(clause.rest[0]) if clause and clause.rest else ""
+    if clause and bare(rest[0]) in ("a", "an") and last != bare(clause.rest[-1] if clause.rest else ""):
+        clause = None
+    if clause and bare(rest[0]) in ("a", "an") and len(clause.rest) > 1:
+        clause = None
     whole = clause and clause.rest and (last == bare(clause.rest[-1]) and (verbs.is_participle(last) or last in NAMING))
     if clause and clause.rest and starts_noun_phrase(rest[0]) and (whole or _settled(clause) or verbs.is_gerund(start)):
         return f"{thing} that {clause} {to_be(clause.past, many)}"
@@ -332,7 +366,8 @@ def _settled(clause: Clause) -> bool:
 def _noun_is_noun(noun: Sequence[str], be: str, rest: Sequence[str], thing: str, many: bool) -> str:
     """No verb but "to be": "what color is the sky", "what type of music is jazz", "which city is the capital"."""
     first, text = bare(noun[0]), " ".join(rest)
-    if first in KINDS and len(noun) > 2:
+    thing_asked = bare(rest[0]) in ("a", "an") or bare(rest[0]) == "the" and len(rest) > 2 and not rest[1][0].isupper()
+    if first in KINDS and len(noun) > 2 and not thing_asked:
         return f"{text} {be} a {' '.join(noun)} described as" if not is_plural(first) else f"{text} {be}"
     best = any(bare(word).endswith("est") or bare(word) in RANKS for word in rest[:4])
     if bare(noun[-1]) in TRAITS and len(noun) <= 2 and not best:
@@ -413,6 +448,9 @@ def who(words: Sequence[str], answer: Answer) -> str | None:
         while at + 1 < len(words) and is_adverb(words[at]):
             at += 1
         first = bare(words[at])
+        verb = finite_verb(words, 1)
+        if first in PREPOSITIONS and verb:
+            first = bare(words[verb])
         past = verbs.is_past(first) and not verbs.is_third(first)
         return f"{subject} {' '.join(words)} {to_be(past, many)}"
     if not rest:

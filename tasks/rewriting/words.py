@@ -37,7 +37,7 @@ ADJECTIVES = frozenset(
     "responsible rich poor safe second short similar small strong sure third true unable unique unlikely useful valid "
     "visible weak west wrong young free alive absent active subject close proportional equivalent inferior superior perpendicular parallel prone immune essential crucial vital "
     "significant beneficial harmful abundant prevalent evident apparent pregnant separate distinct identical fond ill-suited "
-    "late rare scarce drunk blind certain concerned worried afraid asleep alone worse better reluctant greater larger smaller higher lower "
+    "late rare scarce typical characteristic indicative reminiscent full guilty aware drunk blind certain concerned worried afraid asleep alone worse better reluctant greater larger smaller higher lower "
     "more less worth illegal legal capable eligible familiar".split())
 ADJECTIVE_ENDS = ("able", "ible", "ful", "ous", "ive", "less", "ical", "ial")
 TIME_NOUNS = frozenset("year years decade decades century centuries month months day days date dates season period era "
