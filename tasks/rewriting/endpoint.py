@@ -43,6 +43,7 @@ class Endpoint:
         self.vllm = VllmBatch(spec) if spec.url.startswith(PREFIX) else None
         self.sending = None if self.vllm else Sending.of(spec, first_wait)
         self.cache_folder = cache_folder
+        self.wanted = 0      # replies that were asked for, or found, by calls before this one
         self.bill: dict[str, int | float] = {"requests": 0, "cached": 0, "tokens_in": 0, "tokens_out": 0, "cost": 0.0,
                                              "retries": 0, "failed": 0}
 
@@ -54,12 +55,13 @@ class Endpoint:
         try:
             known = cache.get_many(wanted)
             todo = [ask for key, ask in wanted.items() if key not in known]
-            log.info("%s at %s: %d of %d clozes are to be asked for, the others are in %s", self.spec.model,
-                     self.spec.url, len(todo), len(wanted), cache.path)
+            if not self.wanted:
+                log.info("%s at %s writes the clozes; replies are kept in %s", self.spec.model, self.spec.url, cache.path)
             yield from self._read(records, asks, known, self._asked(todo, wanted, cache))
         finally:
             cache.close()
-        log.info("%s: %s", self.spec.model, self.summary())
+        self.wanted += len(wanted)
+        log.info("%s: %s so far", self.spec.model, self.summary())
 
     def summary(self) -> str:
         """The bill in words."""
@@ -110,8 +112,9 @@ class Endpoint:
             raise ConfigError(f"{failure}. {self._kept(wanted, cache)}")
 
     def _kept(self, wanted: dict[str, Ask], cache: ReplyCache) -> str:
-        return (f"{len(cache.get_many(wanted)):,} of {len(wanted):,} replies are kept in {cache.path}; run the same "
-                "again and only the others are asked for")
+        kept = self.wanted + len(cache.get_many(wanted))
+        return (f"{kept:,} of the {self.wanted + len(wanted):,} replies wanted so far are kept in {cache.path}; run the "
+                "same again and only the others are asked for")
 
     def _pay(self, answered: Answered) -> None:
         bill, reply = self.bill, answered.reply

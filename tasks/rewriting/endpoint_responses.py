@@ -59,7 +59,8 @@ def read_completion(text: str) -> Reply | None:
     if not isinstance(content, str | None):
         return None
     usage = answer.get("usage")
-    return Reply(content or "", str(finish or "stop"), _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
+    content = (content or "").encode(errors="replace").decode()      # JSON may hold halves of characters
+    return Reply(content, str(finish or "stop"), _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
 
 
 def retry_after(text: str) -> float:

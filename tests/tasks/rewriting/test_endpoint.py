@@ -112,6 +112,16 @@ def test_replies_that_are_right(cache, said):
         assert list(rewriter(server, cache).clozes(records(1))) == ["N0 was founded"]
 
 
+def test_letters_that_no_file_can_hold(cache):
+    raw = '{"choices": [{"message": {"content": "N0 \\ud83d was\\u0000 founded in year 0"}}]}'
+    with serving(lambda *_: Say(raw=raw)) as server:
+        for _ in range(2):
+            endpoint = rewriter(server, cache)
+            assert list(endpoint.clozes(records(1))) == ["N0 ? was\x00 founded"]
+            assert (endpoint.bill["tokens_in"], endpoint.bill["tokens_out"]) == (0, 0)      # none were counted
+    assert len(server.questions) == 1
+
+
 def test_a_record_without_an_answer_is_not_asked(cache):
     with serving(good) as server:
         found = list(rewriter(server, cache).clozes([Record("x", "d", "text", "Why?", ()), *records(1)]))
@@ -164,7 +174,7 @@ def test_retry_after_is_obeyed(cache, header, least, most):
 
 def test_a_server_that_wants_an_hour_stops_the_work(cache):
     with serving(lambda *_: Say("quota", status=429, headers={"Retry-After": "3600"})) as server:
-        with pytest.raises(ConfigError, match="HTTP 429.*quota.*left alone for 3,600 s.*0 of 1 replies are kept"):
+        with pytest.raises(ConfigError, match="HTTP 429.*quota.*left alone for 3,600 s.*0 of the 1 replies wanted so far are kept"):
             list(rewriter(server, cache).clozes(records(1)))
     assert len(server.questions) == 1
 
@@ -194,7 +204,7 @@ def test_connection_refused(cache):
     with serving(good) as server:
         pass
     with pytest.raises(ConfigError, match=r"no reply to question 'r\d' in 3 tries, the last time: no connection to "
-                                          r"http://127.*0 of 9 replies are kept in .*replies.sqlite; run the same again"):
+                                          r"http://127.*0 of the 9 replies wanted so far are kept in .*replies.sqlite; run the same again"):
         list(rewriter(server, cache).clozes(records(9)))
 
 
@@ -209,7 +219,7 @@ def test_a_server_that_dies_half_way_and_a_second_run_that_asks_only_for_the_res
         with pytest.raises(ConfigError) as raised:
             for cloze in rewriter(server, cache).clozes(records(30)):
                 got.append(cloze)
-        assert "13 of 30 replies are kept" in str(raised.value) and got == clozes(records(30))[: len(got)]
+        assert "13 of the 30 replies wanted so far are kept" in str(raised.value) and got == clozes(records(30))[: len(got)]
         first = set(server.answered)
         assert len(first) == len(server.answered) == 13
     with serving(good) as second:
@@ -263,6 +273,15 @@ def test_the_home_is_where_replies_are_kept(home):
         list(Endpoint(spec(server.url)).clozes(records(1)))
     assert (home / "cache" / "rewriting" / "replies.sqlite").is_file()
     assert not list((home / "cache" / "rewriting").glob("*.lock"))
+
+
+def test_a_stage_that_asks_in_portions_has_one_bill(cache):
+    with serving(lambda number, body: Say(hang_up=True) if number > 12 else good(number, body)) as server:
+        endpoint = rewriter(server, cache, concurrency=1)
+        assert list(endpoint.clozes(records(10))) == clozes(records(10))
+        with pytest.raises(ConfigError, match="12 of the 20 replies wanted so far are kept"):
+            list(endpoint.clozes(records(10, start=10)))
+    assert endpoint.bill["requests"] == 12
 
 
 def test_equal_questions_of_one_run_are_paid_for_once(cache):

@@ -45,7 +45,7 @@ def test_the_same_clozes_within_the_bound_from_several_workers(ray_here, tmp_pat
 
 def test_a_server_that_dies_half_way(ray_here, tmp_path):
     with serving(lambda number, body: Say(hang_up=True) if number > 30 else good(number, body)) as server:
-        with pytest.raises(ConfigError, match="no connection to .*30 of 80 replies are kept"):
+        with pytest.raises(ConfigError, match="no connection to .*30 of the 80 replies wanted so far are kept"):
             list(Endpoint(spec(server.url, tries=2), tmp_path, first_wait=0.01).clozes(records(80)))
     with serving(good) as second:
         assert list(Endpoint(spec(second.url), tmp_path).clozes(records(80))) == clozes(records(80))
@@ -107,7 +107,7 @@ def test_an_engine_that_fails_and_too_few_gpus(ray_here, tmp_path, monkeypatch):
 
     monkeypatch.setattr(vllm_batch, "installed", lambda: True)
     monkeypatch.setattr(vllm_batch, "processor", failing)
-    with pytest.raises(ConfigError, match="vLLM with 'tiny' failed: .*engine is dead.*0 of 2 replies are kept"):
+    with pytest.raises(ConfigError, match="vLLM with 'tiny' failed: .*engine is dead.*0 of the 2 replies wanted so far are kept"):
         list(Endpoint(spec("vllm:"), tmp_path).clozes(records(2)))
     monkeypatch.undo()
     monkeypatch.setattr(vllm_batch, "installed", lambda: True)
