@@ -24,12 +24,12 @@ def claims_check(json: Json = False) -> None:
 
 @claims_app.command("list")
 def claims_list(
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Of claim ids, e.g. 'jrt_t2_*'.")] = "*",
+    pattern: Annotated[str, typer.Argument(metavar="WORDS", help="Only claims that hold all of them.")] = "",
     json: Json = False,
 ) -> None:
     """List published figures: where they stand, what was measured, under which conditions.
 
-    Example: reread claims list 'jrt_t13_*'
+    Example: reread claims list 'jrt_t13 repetition'
     """
     from flows.commands.claims import list_claims
 
@@ -84,6 +84,7 @@ def rescore(
 def samples(
     scores: Annotated[str, typer.Argument(metavar="SCORES", help="A scores artifact; its first letters will do.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write, .jsonl or .jsonl.gz.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE.")] = False, json: Json = False,
 ) -> None:
     """Write every answer as a line of JSON: prompt, answer, gold, metrics, error class.
 
@@ -91,13 +92,13 @@ def samples(
     """
     from flows.commands.harness import export_samples_command
 
-    export_samples_command(scores, str(file))
+    export_samples_command(scores, str(file), force, json)
 
 
 @app.command("harness-task")
 def harness_task(
     prompts: Annotated[str, typer.Argument(metavar="PROMPTS", help="A prompts artifact; its first letters will do.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; absent or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; absent or empty.")], json: Json = False,
 ) -> None:
     """Write prompts as tasks of lm-evaluation-harness, so that others can ask them elsewhere.
 
@@ -105,7 +106,7 @@ def harness_task(
     """
     from flows.commands.harness import export_prompts_command
 
-    export_prompts_command(prompts, str(folder))
+    export_prompts_command(prompts, str(folder), json)
 
 
 @app.command("lm-eval", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -116,4 +117,4 @@ def lm_eval(context: typer.Context) -> None:
     """
     from flows.commands.harness import run_lm_eval
 
-    run_lm_eval(context.args)
+    raise typer.Exit(run_lm_eval(context.args))

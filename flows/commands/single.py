@@ -29,6 +29,7 @@ from storage.errors import SpecError
 log = logs.get("flows.single")
 
 HUB = "hub:"
+SPARE = 16      # documents beyond the limit that a preview reads, for controls and examples
 REQUESTS = {"tokenise": TokeniseRequest, "pretrain": PretrainRequest, "cloze": ClozeRequest,
             "evaluate": EvaluateRequest, "perplexity": PerplexityRequest, "extrapolation": ExtrapolationRequest,
             "deploy": DeployRequest, "bench": BenchRequest}
@@ -174,19 +175,21 @@ def with_controls(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def preview_cloze(fields: dict[str, Any], source: Path, tokenizer: str | None, settings: list[str], json: bool) -> None:
-    """Prompts over the documents of one file, shown instead of kept."""
+    """Prompts over the documents of one file, or the questions of a file or folder, shown instead of kept."""
     from tasks.cloze import preview
-    from tasks.evals.base import Document
-    from tasks.sources import text_files
-    from tasks.specs import ClozeSpec, CorpusSpec
+    from tasks.evals.base import get_task
+    from tasks.specs import ClozeSpec
 
-    if not source.is_file():
-        raise SpecError(f"--source {source}: there is no such file")
+    if not source.exists():
+        raise SpecError(f"--source {source}: there is no such file or folder")
     data = {name: value for name, value in fields.items() if value is not None}
     spec = overrides.apply(overrides.validate(ClozeSpec, data, "cloze"), settings)
-    texts = text_files.read(CorpusSpec(source="files", paths=(str(source),)), Counter())
-    found = preview(spec, [Document(f"{source.name}:{number}", text) for number, (_, text) in enumerate(texts)],
-                    tokenizer or "gpt2")
+    if get_task(spec.task).needs_questions:
+        rows, left_out = _questions(spec, source)
+        found = preview(spec, (), tokenizer or "gpt2", rows)
+        found["rejected"] = dict(Counter(left_out) + Counter(found["rejected"]))
+    else:
+        found = preview(spec, _documents(source), tokenizer or "gpt2")
     if json:
         document(found)
         return
@@ -195,3 +198,31 @@ def preview_cloze(fields: dict[str, Any], source: Path, tokenizer: str | None, s
     say(f"{len(found['prompts'])} prompts; rejected: "
         + (", ".join(f"{reason} {count}" for reason, count in found["rejected"].items()) or "none"))
 
+
+def _documents(source: Path) -> list[Any]:
+    from tasks.evals.base import Document
+    from tasks.sources import text_files
+    from tasks.specs import CorpusSpec
+
+    if not source.is_file():
+        raise SpecError(f"--source {source}: expected a file")
+    texts = text_files.read(CorpusSpec(source="files", paths=(str(source),)), Counter())
+    return [Document(f"{source.name}:{number}", text) for number, (_, text) in enumerate(texts)]
+
+
+def _questions(spec: Any, source: Path) -> tuple[list[Any], dict[str, int]]:
+    """The questions of a file or folder in its original format, and what was left out, by reason."""
+    import tempfile
+
+    from storage.shards import RowTable
+    from tasks import questions
+    from tasks.evals.base import QuestionRow, get_task
+    from tasks.specs import QuestionsSpec
+
+    wanted = QuestionsSpec(task=spec.task, paths=(str(source),),
+                           limit=None if spec.limit is None else spec.limit + SPARE)
+    with tempfile.TemporaryDirectory() as folder:
+        counts = questions.build(wanted, get_task(spec.task), Path(folder))
+        table = RowTable(Path(folder) / questions.FILE)
+        rows = [QuestionRow(**{**row, "answers": tuple(row["answers"])}) for row in map(table.row, range(len(table)))]
+    return rows, counts["rejected"]
