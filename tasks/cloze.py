@@ -24,7 +24,8 @@ from storage.identity import code_hash
 from storage.progress import progress
 from storage.shards import RowTable, ShardWriter
 from tasks import templates
-from tasks.composing import CONTROLS, Composer, Row, end_of_text_first
+from tasks.asked_items import end_of_text_first, prepared
+from tasks.composing import CONTROLS, Composer, Row
 from tasks.evals.base import Document, EvalTask, Item, Material, QuestionRow, Rejection, get_task
 from tasks.prompt_tokenizers import identity, named
 from tasks.question_table import QuestionTable
@@ -179,7 +180,7 @@ def write(spec: ClozeSpec, task: EvalTask, options: Spec, documents: Callable[[s
 def _column(spec: ClozeSpec, task: EvalTask, options: Spec, column: str, composer: Composer, material: Material,
             counts: Written) -> Iterator[list[Row]]:
     """Rows of one item after another until `spec.limit` documents are in; what is rejected on the way is counted."""
-    stream = map(composer.prepared, task.items(material, options, column))
+    stream = prepared(task.items(material, options, column), task, spec.template)
     first, others, pool = _ahead(stream, spec.limit)
     accepted: set[str] = set()
     for entry in chain(first, stream):

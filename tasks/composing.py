@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tasks import prompts, templates
+from tasks.asked_items import end_of_text_first
 from tasks.cutting import cut_around
 from tasks.evals.base import Document, EvalTask, Item, Material, Rejection
-from tasks.prompts import Prompt, place
+from tasks.prompts import Prompt
 from tasks.specs import ClozeSpec
 from tasks.templates import jrt_cut
 from tasks.worked_examples import Examples
@@ -99,21 +100,6 @@ class Composer:
     def view(self, texts: Sequence[str]) -> list[str]:
         """As much of each text as a prompt can show at most, without white space around it."""
         return prompts.cut_all([text.strip() for text in texts], self.tokenizer, self.document_tokens)
-
-    def prepared(self, entry: Item | Rejection) -> Item | Rejection:
-        """An item as the template asks it, or why nothing can be asked of it. Only rows of questions need any of this.
-
-        Raises CorpusError where a released template misses a published field.
-        """
-        if isinstance(entry, Rejection) or not self.task.needs_questions:
-            return entry
-        reason = why_not(entry)
-        if reason:
-            return Rejection(entry.document_id, reason)
-        if self.released:
-            return self.released.prepared(self.task.name, entry)
-        item = stripped(entry)
-        return item if item.keep else Rejection(entry.document_id, "answer_not_in_document")
 
     def rows(self, item: Item, others: Sequence[Document], material: Material,
              pool: Mapping[str, Sequence[Item]] | None = None) -> list[Row] | Rejection:
@@ -281,25 +267,3 @@ class Composer:
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer.encode_batch(texts)
-
-
-def end_of_text_first(task: EvalTask, template: str) -> bool:
-    """Whether a model reads the end-of-text token before a prompt. It read nothing before the released ones."""
-    return task.end_of_text_first and template not in templates.RELEASED
-
-
-def why_not(item: Item) -> str | None:
-    """Why a question about a document cannot be asked; None when it can."""
-    empty = {"empty_document": item.document, "empty_question": item.question, "empty_cloze": item.cloze,
-             "no_answer": "".join(item.answers)}
-    return next((reason for reason, text in empty.items() if not text.strip()), None)
-
-
-def stripped(item: Item) -> Item:
-    """The item without white space around its document, question and cloze; `keep` is found where it was not given."""
-    before = len(item.document) - len(item.document.lstrip())
-    document = item.document.strip()
-    keep = item.keep and (item.keep[0] - before, item.keep[1] - before)
-    if not keep or not 0 <= keep[0] < keep[1] <= len(document):
-        keep = place(document, item.answers)
-    return replace(item, document=document, question=item.question.strip(), cloze=item.cloze.strip(), keep=keep)

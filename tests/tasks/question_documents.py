@@ -2,7 +2,10 @@
 
 import random
 
+from tasks import cloze
 from tasks.evals.base import QuestionRow, get_task
+from tasks.specs import ClozeSpec
+from tasks.tokenizers import load_tokenizer
 
 DOCUMENTS = 44
 KEYED = ("fda", "swde")                  # tasks that ask `Attribute:` instead of a sentence
@@ -41,3 +44,20 @@ def _document(task: str, column: str, number: int, long: bool) -> list[QuestionR
         rows.append(QuestionRow(f"{name}/{k}", name, f"Report on {place}", document, question, statement, (answer,), column,
                                 start, start + len(answer)))
     return rows
+
+
+def prompts_of(task: str, rows=None, held=None, counts=None, **settings):
+    """All rows of prompts.arrow over these questions, without artifacts."""
+    spec = ClozeSpec(**{"task": task, "document_tokens": 400, "total_tokens": 8192, "limit": 6, **settings})
+    found, options, resolved = cloze.resolve(spec)
+    return list(cloze.write(resolved, found, options, lambda split: (), held or load_tokenizer("bytes"),
+                            cloze.Written() if counts is None else counts,
+                            questions=question_rows(task) if rows is None else rows))
+
+
+def by_item(found):
+    """item -> (order, control) -> row"""
+    grouped = {}
+    for row in found:
+        grouped.setdefault(row.id, {})[row.order, row.control] = row
+    return grouped
