@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from flows.plan import Builder, Plan, present, tokenizer_source
+from flows.studies import shipped
 from storage.artifacts import Store
 from tasks.external import is_external, label
 from tasks.specs import (
@@ -39,7 +40,7 @@ CHECKPOINT = ("Id of a checkpoint artifact, as `reread list --kind checkpoint` s
 class StudyRequest(Spec):
     """Which study to run, and what to change in it."""
 
-    study: Literal["quick", "evening", "zoo", "smoke"] = Field("quick", description="Shipped study to run")
+    study: Literal[tuple(shipped())] = Field("quick", description="Shipped study to run")     # type: ignore[valid-type]
     file: str | None = Field(None, description="Path of a .yaml study on the machine that runs it; replaces `study`")
     settings: tuple[str, ...] = Field((), description="Changes, one NAME=VALUE each, for example train.steps=100")
 
