@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tasks.rewriting import verbs
 from tasks.rewriting.answers import Answer, is_clause, manner_lead, place_lead, reason_lead, time_lead
 from tasks.rewriting.clauses import Clause, declarative, finite_verb
-from tasks.rewriting.things import to_be, verb_of
+from tasks.rewriting.subjects import to_be, verb_of
 from tasks.rewriting.words import (
     AUXILIARIES,
     BE,

@@ -9,19 +9,9 @@ from tasks.rewriting import verbs
 from tasks.rewriting.answers import Answer, time_lead
 from tasks.rewriting.circumstances import clause_of, how, when, where, why
 from tasks.rewriting.clauses import finite_verb
-from tasks.rewriting.things import (
-    finite_or_auxiliary,
-    how_many,
-    is_many_thing,
-    is_time,
-    subject_asked,
-    the,
-    to_be,
-    what,
-    which,
-    who,
-    whose,
-)
+from tasks.rewriting.nouns import how_many, is_many_thing, is_time, the, which
+from tasks.rewriting.subjects import finite_or_auxiliary, subject_asked, to_be
+from tasks.rewriting.things import what, who, whose
 from tasks.rewriting.words import (
     AUXILIARIES,
     BE,
