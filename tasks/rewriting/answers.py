@@ -35,7 +35,7 @@ WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
 DAY = re.compile(rf"{MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?\b(?!\d)|\b\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {MONTH}\b|^{WEEKDAY}",
                  re.IGNORECASE)
 CLOCK = re.compile(r"\b\d{1,2}:\d\d\b|\b\d{1,2} ?[ap]\.?m\b|^(?:noon|midnight|dawn|dusk|night)\b", re.IGNORECASE)
-ERA = re.compile(r"^(?:the )?(?:(?:early|late|mid|middle|beginning|end)[ -])*(?:\d{2,4}s\b|\w*\d(?:st|nd|rd|th)\b|\w+teenth|"
+ERA = re.compile(r"^(?:the )?(?:(?:early|late|mid|middle|beginning|end)[ -])*(?:\d{2,4}s\b|(?:first|second|latter|other|early|late) (?:half|part|quarter|third) of\b|\w*\d(?:st|nd|rd|th)\b|\w+teenth|"
                  r"(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|twentieth) (?:and \w+ )?centur)|"
                  r"^(?:winter|summer|spring|autumn|fall) of|(?:period|era|age)$", re.IGNORECASE)
 SITE = re.compile(r"\b(?:College|University|School|Stadium|Arena|Airport|Hospital|Museum|Hotel|Hall|Center|Centre|Station)$")

@@ -80,9 +80,10 @@ def when(words: Sequence[str], answer: Answer) -> str | None:
     clause = clause_of(words)
     if clause is None:
         return None
-    if clause.rest and bare(clause.rest[-1]) in ("until", "since", "from", "by"):
-        return str(clause)
-    return f"{clause} {time_lead(answer)}"
+    lead = time_lead(answer)
+    if clause.rest and bare(clause.rest[-1]) in PREPOSITIONS - {"in", "on", "out", "up", "off", "down", "over"}:
+        lead = "the" if lead.endswith(" the") else ""
+    return f"{clause} {lead}"
 
 
 def where(words: Sequence[str], answer: Answer) -> str | None:
@@ -169,7 +170,7 @@ def _measured(word: str, clause: Clause, noun: str, preposition: str, of: str, a
             return f"The time that {clause} {be}"
         if verb_of(clause) in LASTING or answer.first in PREPOSITIONS:
             return str(clause)
-        return f"{clause} for"
+        return f"{clause} {answer.led_by(frozenset(('since', 'until'))) or 'for'}"
     if word == "far" and of:
         return f"The distance{of} at which {clause} {be}"
     if word == "far":

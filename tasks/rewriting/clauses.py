@@ -119,7 +119,8 @@ def _after_do(words: Sequence[str], at: int) -> float:
     if is_name(words[at]) or before == "to" or not (verbs.is_base(word) or _could_be_base(words, at)):
         return NEVER
     points = 2.5 if verbs.is_plain(word) else 0.0 if verbs.is_base(word) else -0.5
-    if before in RELATIVES and before != "that" or before in ("and", "or") and at < 3 or _has_auxiliary(words, at):
+    if before in RELATIVES and before != "that" or before in ("and", "or") and at < 3 or _has_auxiliary(words, at) \
+            or word == "found" and at + 1 < len(words) and bare(words[at + 1]) in PREPOSITIONS:
         return NEVER
     if before == "that":
         points -= 5
@@ -222,6 +223,11 @@ def _second_phrase(words: Sequence[str], at: int) -> bool:
 
 def _verbal(words: Sequence[str], at: int, points: float) -> float:
     before, after = bare(words[at - 1]), bare(words[at + 1]) if at + 1 < len(words) else ""
+    helper = at - 1
+    while helper > 0 and is_adverb(words[helper]):
+        helper -= 1
+    if bare(words[helper]) in BE and at - 1 != helper:
+        return NEVER
     if at > 1 and before in ("been", "be", "being") and bare(words[at - 2]) in BE | HAVE | MODALS:
         return NEVER
     if before in RELATIVES | BE | {"been", "be", "being", "to"} and before != "there":
@@ -266,13 +272,13 @@ def _finite(words: Sequence[str], at: int) -> float:
     word, before = bare(words[at]), bare(words[at - 1])
     after = bare(words[at + 1]) if at + 1 < len(words) else ""
     if is_name(words[at]) or before in PREPOSITIONS or before in DETERMINERS - PRONOUNS - {"that"} \
-            or is_possessive(words[at - 1]):
+            or is_possessive(words[at - 1]) or before in BE | HAVE | {"been", "being", "be", "to"}:
         return NEVER
     points = 0.0 if before not in RELATIVES and before not in JOINERS else -5.0
     if words[at - 1].endswith(","):
         points -= 2.0
     if verbs.is_past(word):
-        points += 2.5 if word in verbs.IRREGULAR_PASTS and word not in verbs.BASES else 1.5
+        points += 2.5 if word in verbs.IRREGULAR_PASTS and word not in verbs.BASES else 0.0 if after == "by" else 1.5
     elif verbs.is_third(word):
         points += 2.0 if verbs.is_plain(verbs.THIRDS[word]) else 0.3
         points -= 1.5 if is_plural(before) else 0.0
@@ -280,6 +286,8 @@ def _finite(words: Sequence[str], at: int) -> float:
         points += 1.5 if verbs.is_plain(word) else 0.5
     elif verbs.is_base(word) and (is_adverb(before) or any(map(is_plural, words[:at]))):
         points += 1.5 if verbs.is_plain(word) or is_adverb(before) else -0.5
+    elif word.endswith("s") and len(word) > 4 and after in ARTICLES and not is_plural(before) and before.isalpha():
+        points += 0.5          # in no table, but where a verb stands
     else:
         return NEVER
     if after and not opens_phrase(after) and not starts_noun_phrase(words[at + 1]) and not is_adverb(after) \

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from storage.errors import RereadError, SpecError
+from storage.errors import CorpusError, RereadError, SpecError
 from tasks.datasets.records import Record, Unusable
 from tasks.rewriting.rules import rewritten
 from tasks.rewriting.validation import tokens_agree, why_not
@@ -76,7 +76,7 @@ def read(path: str) -> list[Record | Unusable]:
     for name in TASKS:
         try:
             return list(questions.read(get_task(name), QuestionsSpec(task=name, paths=(path,))))
-        except SpecError as error:
+        except (CorpusError, SpecError) as error:
             problems.append(str(error))
     raise SpecError(f"{path}: in no format of {', '.join(TASKS)}; " + problems[0])
 

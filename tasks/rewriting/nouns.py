@@ -55,7 +55,7 @@ def which(words: Sequence[str], answer: Answer, head: str | None = None) -> str 
     at = finite_or_auxiliary(words, 1) if bare(words[0]) not in AUXILIARIES else 0
     while at and at > 1 and bare(words[at]) not in AUXILIARIES and is_adverb(words[at - 1]) and bare(words[at - 2]) != "to":
         at -= 1
-    if at == 0 or verb_comes(words):
+    if at == 0 or head is None and verb_comes(words):
         return _which_one(words, answer)
     if at is None:
         return None
@@ -160,7 +160,8 @@ def _noun_is(noun: Sequence[str], auxiliary: str, rest: Sequence[str], thing: st
     if clause and bare(rest[0]) in ("a", "an") and len(clause.rest) > 1:
         clause = None
     whole = clause and clause.rest and (last == bare(clause.rest[-1]) and (verbs.is_participle(last) or last in NAMING))
-    if clause and clause.rest and starts_noun_phrase(rest[0]) and (whole or _settled(clause) or verbs.is_gerund(start)):
+    if clause and clause.rest and (starts_noun_phrase(rest[0]) or len(clause.subject) <= 2) and (
+            whole or _settled(clause) or verbs.is_gerund(start) or last in PREPOSITIONS):
         return f"{thing} that {clause} {to_be(clause.past, many)}"
     return _noun_is_noun(noun, be, rest, thing, many)
 
@@ -194,9 +195,9 @@ def how_many(words: Sequence[str], answer: Answer, much: bool = False) -> str | 
         return f"{amount} of {' '.join(words)} is" if bare(words[0]) != "of" else None
     noun = words[:at]
     thing = f"{amount} {' '.join(noun)}" if bare(noun[0]) == "of" else f"{amount} of {' '.join(noun)}"
-    if bare(words[at]) in BE and len(noun) == 1 and bare(noun[0]) in UNITS and not subject_asked(
-            bare(words[at]), words[at + 1:]) and bare(words[at + 1]) != "there":
-        return f"Measured in {noun[0]}, {' '.join(words[at + 1:])} {bare(words[at])}"
+    if bare(words[at]) in BE and bare(noun[0]) in UNITS and at + 1 < len(words) and bare(words[at + 1]) != "there" \
+            and not subject_asked(bare(words[at]), words[at + 1:]) and declarative(bare(words[at]), words[at + 1:]) is None:
+        return f"Measured in {' '.join(noun)}, {' '.join(words[at + 1:])} {bare(words[at])}"
     found = which(words, answer, thing)
     return found
 

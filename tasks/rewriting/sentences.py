@@ -42,7 +42,7 @@ LEADING = PREPOSITIONS | CLAUSES - {"who", "which", "that"} | {"according", "alo
 
 def words_of(question: str) -> list[str]:
     """The words of a question, contractions of auxiliaries spelt out, the mark at its end gone."""
-    text = re.sub(r"[\s?.!,]+$", "", question.strip().replace("’", "'"))
+    text = re.sub(r"[\s?.!,]+(\"?)$", r"\1", question.strip().replace("’", "'"))
     words = []
     for at, word in enumerate(text.split()):
         plain = CONTRACTIONS.get(word.lower()) if at < 4 or "'s" not in word.lower() and "won't" not in word.lower() else None
@@ -74,6 +74,9 @@ def sentence(words: Sequence[str], answer: Answer) -> str | None:
     if at:
         return _led(words, at, answer)
     if first in WH:
+        inside = [at for at in range(2, len(words)) if bare(words[at]) in ("what", "which", "whom") and _asks(words, at)]
+        if first in ("when", "where") and inside and bare(words[1]) not in AUXILIARIES:
+            return embedded(words, inside[-1], answer)
         return _wh(words, answer)
     second = bare(words[1]) if len(words) > 1 else ""
     if first in PREPOSITIONS and second in WH:
@@ -150,7 +153,9 @@ def _is_led(words: Sequence[str], at: int) -> bool:
 def _led(words: Sequence[str], at: int, answer: Answer) -> str | None:
     found = sentence(words[at:], answer)
     before = " ".join(words[:at]).rstrip(",")
-    return f"{before}, {lowered(found, answer)}" if found else None
+    if not found:
+        return None
+    return f"{before}, {found if found.split()[0] in words[at + 1:] else lowered(found, answer)}"
 
 
 def lowered(text: str, answer: Answer) -> str:
@@ -238,7 +243,9 @@ def _leaves(rest: Sequence[str], at: int) -> bool:
 
 def _lead(wh: str, before: Sequence[str], answer: Answer) -> str:
     if wh == "when":
-        return f" {time_lead(answer)}"
+        lead = time_lead(answer)
+        waits = bare(before[-1]) in PREPOSITIONS
+        return " the" if waits and lead.endswith(" the") else "" if waits else f" {lead}"
     return ""
 
 

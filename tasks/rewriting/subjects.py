@@ -10,10 +10,12 @@ from tasks.rewriting.words import (
     AUXILIARIES,
     BE,
     CALLING,
+    CLAUSES,
     DETERMINERS,
     DO,
     HAVE,
     JOINERS,
+    MODALS,
     NAMING,
     PAST,
     PREPOSITIONS,
@@ -25,6 +27,9 @@ from tasks.rewriting.words import (
     is_plural,
     starts_noun_phrase,
 )
+
+
+PERSONAL = frozenset("they he she it we".split())
 
 
 def to_be(past: bool, many: bool) -> str:
@@ -39,6 +44,8 @@ def subject_asked(auxiliary: str, rest: Sequence[str]) -> bool:
     if at >= len(rest):
         return False
     word, after = bare(rest[at]), bare(rest[at + 1]) if at + 1 < len(rest) else ""
+    if rest[at][0].isupper():
+        return False
     open_after = not after or after in PREPOSITIONS | DETERMINERS | JOINERS | RELATIVES or is_adverb(after)
     if auxiliary in BE:
         if word in PREPOSITIONS:
@@ -70,20 +77,22 @@ def verb_comes(words: Sequence[str]) -> bool:
     if at:
         return True
     later = finite_or_auxiliary(words, 1)
+    if later is None or any(bare(each) in CLAUSES - {"that"} for each in words[1:later]):
+        return True
     plain = word in verbs.IRREGULAR_PASTS or verbs.is_plain(verbs.THIRDS.get(word, verbs.PASTS.get(word, "")))
     after = bare(words[1]) if len(words) > 1 else ""
     if after in AUXILIARIES:
         return False
     follows = not after or starts_noun_phrase(words[1]) or after in PREPOSITIONS or is_adverb(after)
-    if later is None:
-        return plain or follows
-    return (plain and not is_plural(word)) or (follows and bare(words[later]) not in DO and after not in ("of",))
+    if bare(words[later]) in DO:
+        return False
+    return (plain and not is_plural(word)) or (follows and after != "of")
 
 
 def finite_or_auxiliary(words: Sequence[str], start: int = 1) -> int | None:
     """Index of the first auxiliary, or of a finite verb before it, that belongs to no relative clause."""
     found = [at for at in range(start, len(words))
-             if bare(words[at]) in AUXILIARIES and (not at or bare(words[at - 1]) not in RELATIVES)]
+             if bare(words[at]) in AUXILIARIES and (not at or bare(words[at - 1]) not in RELATIVES | PERSONAL)]
     auxiliary = found[0] if found else None
     if found and {"after", "before", "when"} & {bare(word) for word in words[:found[0]]}:
         return next((at for at in found if bare(words[at]) in DO), auxiliary)
@@ -109,7 +118,7 @@ def inverted(auxiliary: str, rest: Sequence[str]) -> Clause | None:
     if last in PREPOSITIONS and len(rest) == 2:
         return Clause(tuple(rest[:1]), (auxiliary,), tuple(rest[1:]), auxiliary in PAST)
     clause = declarative(auxiliary, rest)
-    if last in PREPOSITIONS and {"that", "which", "who"} & {bare(word) for word in rest[1:-1]} and not verbs.is_participle(
+    if last in PREPOSITIONS and ({"that", "which", "who"} | MODALS) & {bare(word) for word in rest[1:-1]} and not verbs.is_participle(
             bare(rest[-2])):
         return None
     if clause is None or not clause.rest:
@@ -147,7 +156,8 @@ def object_asked(clause: Clause, head: str) -> str:
     """The answer is an object of the clause: at its end if it belongs there, else after a cleft."""
     if ends_open(clause):
         return str(clause)
-    if len(clause.rest) > 2 and bare(clause.rest[0]) in NAMING and bare(clause.rest[1]) in PREPOSITIONS - {"as", "by", "to"}:
+    if len(clause.rest) > 2 and bare(clause.rest[0]) in NAMING and bare(
+            clause.rest[1]) in PREPOSITIONS - {"as", "by", "to"} | {"when", "if"}:
         return f"{' '.join(clause.rest[1:])}, {' '.join((*clause.subject, *clause.verb, clause.rest[0]))}"
     at = stranded_inside(clause.rest)
     if at:
@@ -159,7 +169,7 @@ def stranded_inside(rest: Sequence[str]) -> int | None:
     """Where a phrase starts behind a preposition that waits for its object, "listed as | in 1980"; None: nowhere."""
     for at in range(len(rest) - 2):
         if bare(rest[at]) in PREPOSITIONS - {"up", "out", "off", "down", "over", "from", "near", "inside", "outside"} \
-                and bare(rest[at + 1]) in PREPOSITIONS - {"of", "on"}:
+                and bare(rest[at + 1]) in PREPOSITIONS - {"of"}:
             return at + 1
     return None
 

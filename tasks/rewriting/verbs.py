@@ -105,7 +105,7 @@ redirect refill refrain regress reinstate rejoin relax relieve relocate remark r
 reside retaliate reunite reuse revolve ridicule rival sacrifice scare sculpt settle signify simplify simulate slaughter
 smuggle soar solidify spawn spell stabilize stare starve strangle stroll subscribe suck summarize summon swallow
 tackle terrorize testify tolerate torture transcend trigger unveil uphold vibrate wander whisper wipe withhold
-predate mirror expect resonate engulf reformulate boast opine straddle confuse summarise specialise abide allude amass appease 
+equate highlight spearhead underscore pinpoint predate mirror expect resonate engulf reformulate boast opine straddle confuse summarise specialise abide allude amass appease 
 ascertain astonish avenge baffle bemoan besiege betray blockade broker champion chronicle coerce comprehend constrain 
 corroborate covet cripple culminate decipher decree delineate despise devour differentiate downplay dwarf embody 
 enumerate evict exalt excommunicate exonerate extinguish forgo fortify gravitate hamper immortalize induct inhale 
