@@ -52,16 +52,17 @@ class Endpoint:
         asks = [ask_for(self.spec, record) if record.answers else None for record in records]
         wanted = {ask.key: ask for ask in asks if ask is not None}
         cache = ReplyCache(self.cache_folder or default_folder())
+        known: dict[str, Reply] = {}
         try:
-            known = cache.get_many(wanted)
+            known |= cache.get_many(wanted)
             todo = [ask for key, ask in wanted.items() if key not in known]
             if not self.wanted:
                 log.info("%s at %s writes the clozes; replies are kept in %s", self.spec.model, self.spec.url, cache.path)
             yield from self._read(records, asks, known, self._asked(todo, wanted, cache))
-        finally:
+        finally:                        # a caller may take the last one and never come back
             cache.close()
-        self.wanted += len(wanted)
-        log.info("%s: %s so far", self.spec.model, self.summary())
+            self.wanted += len(known)
+            log.info("%s: %s so far", self.spec.model, self.summary())
 
     def summary(self) -> str:
         """The bill in words."""

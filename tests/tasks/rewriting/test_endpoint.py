@@ -278,7 +278,9 @@ def test_the_home_is_where_replies_are_kept(home):
 def test_a_stage_that_asks_in_portions_has_one_bill(cache):
     with serving(lambda number, body: Say(hang_up=True) if number > 12 else good(number, body)) as server:
         endpoint = rewriter(server, cache, concurrency=1)
-        assert list(endpoint.clozes(records(10))) == clozes(records(10))
+        first = endpoint.clozes(records(10))
+        assert [next(first) for _ in range(10)] == clozes(records(10))
+        del first                                                    # taken, but never to its end
         with pytest.raises(ConfigError, match="12 of the 20 replies wanted so far are kept"):
             list(endpoint.clozes(records(10, start=10)))
     assert endpoint.bill["requests"] == 12
