@@ -85,14 +85,14 @@ def test_a_prefix_read_both_ways_is_something_else(world):
 
 def test_documents_of_a_corpus(world):
     store, ids = world
-    asked = spec(sequence_tokens=50, minimum_tokens=23, prefix_share=0.25)
+    asked = spec(sequence_tokens=50, minimum_tokens=31, prefix_share=0.25)
     identifier = perplexity.run(asked, store, ids["causal"], corpus=ids["corpus"])
     found, model = columns(store, identifier), load_model(store.path(ids["causal"])).eval()
     tokenizer = load_tokenizer("bytes")
     documents = [tokenizer.encode(text) for split, text in made.texts() if split == "test"]
-    kept = [[tokenizer.end_of_text, *each[:50]] for each in documents if len(each) >= 23]
+    kept = [[tokenizer.end_of_text, *each[:50]] for each in documents if len(each) >= 31]
     assert store.manifest(identifier).counts["left_out"] == {"too_short": len(documents) - len(kept)}
-    assert len({len(each) for each in kept}) >= 3 and 24 in map(len, kept)                                  # lengths differ
+    assert len({len(each) for each in kept}) >= 3 and 32 in map(len, kept)                                  # lengths differ
     for number, each in enumerate(kept):
         own, first = found["sequence"] == number, int((len(each) - 1) * 0.25)
         assert found["position"][own].tolist() == list(range(first + 1, len(each)))
