@@ -321,11 +321,11 @@ def present(store: Store, artifact: str, kind: str):
 def tokenizer_source(store: Store, checkpoint: str) -> str:
     """The artifact whose tokenizer a checkpoint reads with: the shards it was trained on, which all models of a study
     share, as far as its history is still there; else the checkpoint itself, which carries a copy."""
-    manifest = present(store, checkpoint, "checkpoint")
-    while "shards" not in manifest.inputs and store.exists(manifest.inputs.get("rows", "")):
-        manifest = store.manifest(manifest.inputs["rows"])
-    shards = manifest.inputs.get("shards", "")
-    return shards if store.exists(shards) else checkpoint
+    inputs = present(store, checkpoint, "checkpoint").inputs
+    if "rows" in inputs and store.exists(inputs["rows"]):
+        inputs = store.manifest(inputs["rows"]).inputs
+    shards = inputs.get("shards")
+    return shards if shards and store.exists(shards) else checkpoint
 
 
 def _data(spec: PretrainSpec, made: dict[str, str]) -> dict[str, str]:
