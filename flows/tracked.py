@@ -97,6 +97,9 @@ def record(tracking: Tracking, run: str, kind: str, store: Store, artifact: str)
         tracking.table(run, rows, "scores")
         tracking.metrics(run, {f"{row['column']}/{row['order']}/{row['control']}": row["value"] for row in rows
                                if row.get("value") is not None}, step=0)
+    elif kind in ("perplexity", "extrapolation", "deploy"):
+        rows = json.loads((folder / f"{kind}.json").read_text(encoding="utf-8"))
+        tracking.table(run, rows, kind)
     elif kind == "bench":
         rows = json.loads((folder / "timings.json").read_text(encoding="utf-8"))
         tracking.table(run, rows, "timings")

@@ -30,6 +30,12 @@ log = logs.get("flows.single")
 
 HUB = "hub:"
 SPARE = 16      # documents beyond the limit that a preview reads, for controls and examples
+MEASURED = {      # kind -> columns of its table on a terminal; the artifact has more
+    "perplexity": ("slice", "kind", "from", "to", "n", "perplexity", "low", "high", "bits_per_byte"),
+    "extrapolation": ("protocol", "window", "length", "from", "to", "n", "perplexity", "low", "high", "state_bytes",
+                      "tokens_per_second", "cannot"),
+    "deploy": ("length", "ttft_ms", "tokens_per_s", "state_bytes", "peak_bytes", "error", "contended", "reason"),
+}
 REQUESTS = {"tokenise": TokeniseRequest, "pretrain": PretrainRequest, "cloze": ClozeRequest,
             "evaluate": EvaluateRequest, "perplexity": PerplexityRequest, "extrapolation": ExtrapolationRequest,
             "deploy": DeployRequest, "bench": BenchRequest}
@@ -126,7 +132,7 @@ def tell(kind: str, planned: Plan, store: Store, json: bool, did: int, artifact:
     artifact = artifact or planned.goal.artifact
     folder = store.path(artifact)
     manifest = store.manifest(artifact)
-    if kind in ("evaluate", "bench"):
+    if kind in ("evaluate", "bench", *MEASURED):
         store.verify(artifact)
     if kind == "evaluate":
         scores = with_controls(json_format.loads((folder / "scores.json").read_text(encoding="utf-8")))
@@ -147,6 +153,11 @@ def tell(kind: str, planned: Plan, store: Store, json: bool, did: int, artifact:
         from flows.commands.bench import show_timings
 
         show_timings(rows, folder)
+    elif kind in MEASURED and json:
+        document({"rows": json_format.loads((folder / f"{kind}.json").read_text(encoding="utf-8")), "artifact": artifact})
+        return
+    elif kind in MEASURED:
+        _show_rows(json_format.loads((folder / f"{kind}.json").read_text(encoding="utf-8")), MEASURED[kind])
     elif json:
         document({"artifact": artifact, "kind": manifest.kind, "path": str(folder), "did": did,
                   "counts": manifest.counts})
@@ -156,6 +167,19 @@ def tell(kind: str, planned: Plan, store: Store, json: bool, did: int, artifact:
             say(f"{name:20} {value:,}" if isinstance(value, int) and not isinstance(value, bool)
                 else f"{name:20} {value}")
     say(f"\n{artifact} {'made in ' + clock(manifest.seconds) if did else 'exists: nothing to do'}\n{folder}")
+
+
+def _show_rows(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+    """Figures of a measuring stage; a column that no row fills is left out."""
+    kept = [name for name in columns if any(row.get(name) is not None for row in rows)]
+    table(kept, [[_cell(row.get(name)) for name in kept] for row in rows],
+          right=tuple(name for name in kept if any(isinstance(row.get(name), (int, float)) for row in rows)))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _number(value: float | None, form: str) -> str:

@@ -66,10 +66,11 @@ def test_from_a_file_of_questions_to_what_is_done_with_the_scores(reread, traine
 def test_text_and_speed_of_a_checkpoint(reread, trained):
     _, checkpoint = trained
     read = reread("perplexity", "--checkpoint", checkpoint, "--set", "split=validation", "--set", "minimum_tokens=4", "--json")
-    assert read.code == 0, read.err
+    assert read.code == 0 and read.json["rows"][0]["n"] > 0, read.err
     timed = reread("deploy", "--checkpoint", checkpoint, "--set", "lengths=[8,16]", "--set", "generation_tokens=2",
                    "--set", "repeats=1", "--set", "check_tokens=8", "--json")
-    assert timed.code == 0, timed.err
+    assert timed.code == 0 and [row["length"] for row in timed.json["rows"]] == [8, 16], timed.err
+    assert all(row["reason"] is None and row["ttft_ms"] > 0 for row in timed.json["rows"])
 
 
 @pytest.mark.parametrize("arguments, code, words", [
