@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NAME = "jrt-2407"
 ORDERS = ("default", "twice")
 UNANSWERABLE = "unanswerable"
+MARGINS = (40, 10, 0)      # characters around an answer by which it is known again in another version of its document
 
 
 def prompt(task: str, order: str, fields: Fields, document: str | None) -> Prompt:
@@ -81,7 +82,18 @@ def prepared(task: str, item: Item) -> Item:
     if task == "squad" and fields["text"].strip().endswith(item.cloze.strip()):
         fields["cloze"] = item.cloze.strip()          # where the document ends, whatever is cut off it later
     document = source(task, fields)
-    return replace(item, released=fields, document=document, keep=place(document, item.answers))
+    return replace(item, released=fields, document=document, keep=_kept(item, document))
+
+
+def _kept(item: Item, document: str) -> tuple[int, int] | None:
+    """The answer in the fields' document: where the item's stands, if what is around it is there too, else the first."""
+    if item.keep and item.keep[0] < item.keep[1] <= len(item.document):
+        for margin in MARGINS:
+            start = max(0, item.keep[0] - margin)
+            at = document.find(item.document[start:item.keep[1] + margin])
+            if at >= 0:
+                return at + item.keep[0] - start, at + item.keep[1] - start
+    return place(document, item.answers)
 
 
 def accidents(written: Prompt) -> list[str]:
