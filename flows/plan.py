@@ -114,6 +114,7 @@ def identify(kind: str, spec: Spec, store: Store, inputs: dict[str, str]) -> str
 
 def plan(study: StudySpec, store: Store) -> Plan:
     """Resolve the study against `store`. Reads package versions and checksums of local files, trains nothing."""
+    studies.check_data(study)
     builder = Builder(study.name, store)
     results: dict[str, Any] = {"workloads": {}, "timings": None}
     for name, workload in study.workloads.items():

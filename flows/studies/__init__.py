@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,21 @@ def placed(study: StudySpec) -> StudySpec:
 
     plain = overrides.plain(study)
     return overrides.validate(StudySpec, {**plain, "workloads": at(plain["workloads"])}, study.name)
+
+
+def check_data(study: StudySpec) -> None:
+    """SpecError where a study reads files of its `data` folder and there is no such folder."""
+    def texts(value: Any) -> Iterator[str]:
+        if isinstance(value, (dict, list)):
+            for each in value.values() if isinstance(value, dict) else value:
+                yield from texts(each)
+        elif isinstance(value, str):
+            yield value.removeprefix("hf:")
+
+    plain = overrides.plain(study)["workloads"]
+    if not Path(study.data).is_dir() and any(text.startswith(f"{study.data}/") for text in texts(plain)):
+        raise SpecError(f"study {study.name!r} reads files that are not part of reread, and there is no folder "
+                        f"{study.data!r} (from {Path.cwd()}); give theirs with --set data=FOLDER (docs/data.md)")
 
 
 def find(name: str) -> Path:

@@ -121,3 +121,16 @@ def test_unknown_studies_get_a_suggestion():
         studies.load("xyz")
     with pytest.raises(SpecError, match="no study file"):
         studies.load("there/is/none.yaml")
+
+
+def test_a_study_without_its_data_says_how_to_give_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    study = studies.load("fda")
+    with pytest.raises(SpecError, match=r"--set data=FOLDER"):
+        studies.check_data(study)
+    (tmp_path / "data").mkdir()
+    studies.check_data(study)
+    elsewhere = studies.load("fda", ["data=elsewhere"])
+    assert elsewhere.workloads["text"].training_questions.paths == ("elsewhere/fda_510k/train_docs.jsonl*",)
+    with pytest.raises(SpecError, match="'elsewhere'"):
+        studies.check_data(elsewhere)
