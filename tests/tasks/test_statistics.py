@@ -1,10 +1,14 @@
 """Bootstraps on cases whose answer is known."""
 
+import math
+
 import numpy as np
 import pytest
 
 from storage.errors import SpecError
-from tasks.statistics import Interval, bootstrap, hierarchical, paired
+from storage.shards import ShardWriter
+from tasks.evaluate import SCHEMA
+from tasks.statistics import Interval, bootstrap, compare, hierarchical, paired, wilson
 
 
 def width(interval):
@@ -111,3 +115,74 @@ def test_nothing_and_one_document():
 def test_mistakes_are_named(call, message):
     with pytest.raises(SpecError, match=message):
         call()
+
+
+# -------------------------------------------------------------------------------------------------- nothing, everything
+def test_nothing_right_has_wilsons_interval_over_documents():
+    none = bootstrap([0] * 40, np.repeat(np.arange(20), 2))
+    z = 1.959964
+    assert (none.value, none.low, none.documents, none.method) == (0.0, 0.0, 20, "wilson")
+    assert none.high == pytest.approx(z**2 / (20 + z**2), abs=1e-6) == pytest.approx(0.1611, abs=1e-4)
+    every = bootstrap([1] * 20, range(20))
+    assert (every.value, every.high) == (1.0, 1.0) and every.low == pytest.approx(1 - none.high)
+    assert none.as_dict()["method"] == "wilson" and "method" not in bootstrap([0, 1], "ab").as_dict()
+    assert bootstrap([0] * 5, range(5), level=0.5).high < bootstrap([0] * 5, range(5)).high
+    over_seeds = hierarchical(np.zeros((3, 20)), range(20), share=True)
+    assert (over_seeds.low, over_seeds.high, over_seeds.seeds) == (0.0, none.high, 3)
+
+
+def test_wilson_is_the_published_formula():
+    # solves |p - share| = z sqrt(p (1 - p) / n) for p
+    for share, n in ((0.3, 10), (0.05, 200)):
+        for end in wilson(share, n):
+            assert abs(end - share) == pytest.approx(1.959964 * math.sqrt(end * (1 - end) / n), abs=1e-6)
+
+
+def test_only_a_share_gets_wilsons_interval():
+    assert paired([1] * 9, [1] * 9, range(9)).method == paired([1] * 9, [0] * 9, range(9)).method == "bootstrap"
+    assert hierarchical(np.zeros((3, 9)), range(9)).high == 0.0                     # differences taken before
+    assert hierarchical(np.ones((3, 9)), range(9), minus_SN=np.zeros((3, 9)), share=True).method == "bootstrap"
+    assert bootstrap([0.5] * 9, range(9)).method == "bootstrap"
+    assert bootstrap([0], ["a"]).low is None
+
+
+# ------------------------------------------------------------------------------------------------------------- two runs
+def run_of(folder, rights, change=lambda row: row):
+    """predictions.arrow of a run that was right where it says, in two orders."""
+    with ShardWriter(folder / "predictions.arrow", SCHEMA) as writer:
+        for order in ("default", "twice"):
+            for k, right in enumerate(rights):
+                row = {name: None for name in SCHEMA.names} | {
+                    "item": f"i{k}", "document": f"d{k // 2}", "task": "t", "column": "all", "order": order,
+                    "control": "none", "prompt": f"hash{k}{order}", "answers": [f"value {k}"],
+                    "prediction": f"a value {k}, say" if right else "value"}
+                writer.append(change(row))
+    return folder
+
+
+def test_compare_joins_two_runs_and_pairs_them(tmp_path):
+    a = run_of(tmp_path / "a", [1, 1, 1, 0] * 10)
+    b = run_of(tmp_path / "b", [1, 0, 1, 0] * 10)
+    rows = compare(a, b, "contains", resamples=500)
+    assert [(row["column"], row["order"], row["control"]) for row in rows] == [
+        ("all", "default", "none"), ("all", "twice", "none")]
+    for row in rows:
+        assert (row["a"], row["b"], row["n"], row["documents"]) == (0.75, 0.5, 40, 20)
+        assert row["difference"] == 0.25 and 0 < row["low"] < 0.25 < row["high"] and row["metric"] == "contains"
+    assert all(row["difference"] == 0 for row in compare(a, b, "exact"))            # nobody is exact
+    assert compare(a, b, "f1")[0]["difference"] == pytest.approx(0.25 * (2 * 2 / 5 - 2 / 3))
+    assert compare(b, a, "contains")[0]["difference"] == -0.25
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda row: row | {"item": "other"} if row["item"] == "i3" else row, "1 of 8|2 of 8.*i3, t, all, default, none"),
+    (lambda row: row | {"prompt": "x"} if row["item"] == "i2" else row, "2 of 8 items.*another prompt .i2, t, all"),
+    (lambda row: row | {"answers": ["x"]} if row["item"] == "i2" else row, "another answers"),
+    (lambda row: row | {"column": "new"}, "8 of 8 prompts of a are not in b"),
+])
+def test_compare_refuses_prompts_that_differ(tmp_path, change, message):
+    a, b = run_of(tmp_path / "a", [1, 0, 1, 0]), run_of(tmp_path / "b", [1, 0, 1, 0], change)
+    with pytest.raises(SpecError, match=message):
+        compare(a, b)
+    with pytest.raises(SpecError, match="unknown metric"):
+        compare(a, a, "rouge")
