@@ -28,7 +28,6 @@ from tasks.rewriting.words import (
     starts_noun_phrase,
 )
 
-
 PERSONAL = frozenset("they he she it we".split())
 
 
