@@ -39,6 +39,8 @@ def test_statement_rows_lose_tags_and_a_repeated_cloze():
     assert record.document == f"Tolm\n{CONTEXT}"
     assert record.answers == ("Vey", "Lark", "vey") and record.column == "512"
     assert (record.cloze, record.question) == ("the river is the", "which river?")
+    twice = STATEMENT | {"context": f"{CONTEXT} The river is the THE river is the "}
+    assert StatementRows().record(twice, "a/0", "all").document == CONTEXT
     row = STATEMENT | {"answers": ["nothing"], "alt_answers": ["bridge"]}
     assert StatementRows().record(row, "a/0", "all").answers == ("bridge", "nothing")      # inside `bridges`
 
