@@ -130,7 +130,7 @@ class _Loop:
                         return Answered(ask.key, known, 0)
                     if mine:
                         answered = await self.client.answer(ask)
-                        keep(self.cache, self.client.sending.model, answered)
+                        await asyncio.to_thread(keep, self.cache, self.client.sending.model, answered)
                         return answered
             if self.client.stopping.is_set():
                 raise asyncio.CancelledError

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import ssl
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -95,11 +96,9 @@ class Client:
                           "Ray is started there")
         self.stopping = asyncio.Event()
         self.understood = False      # a chat completion has come from there
-        headers = {"Authorization": f"Bearer {self.key.get_secret_value()}"} if self.key else {}
-        address = urlsplit(sending.url)
-        self.http = httpx.AsyncClient(headers=headers, timeout=sending.timeout, trust_env=address.hostname not in LOOPBACK,
-                                      verify=address.scheme == "https",      # reading the certificates takes a while
-                                      limits=httpx.Limits(max_connections=None, max_keepalive_connections=None))
+        self.connections: list[httpx.AsyncClient] = []
+        self.idle: list[httpx.AsyncClient] = []
+        self.certificates: ssl.SSLContext | bool = sending.url.startswith("https") and httpx.create_ssl_context()
 
     async def answer(self, ask: Ask) -> Answered:
         """Ask until there is a reply. Raises Stopped, or CancelledError once `stopping` is set."""
@@ -122,20 +121,34 @@ class Client:
                       f"time: {found.text}")
 
     async def close(self) -> None:
-        await self.http.aclose()
+        for connection in self.connections:
+            await connection.aclose()
 
     async def _once(self, ask: Ask) -> Reply | Trouble:
         """One request. Nothing is raised from within an `except`: httpx's errors carry the request and its headers."""
         sending = self.sending
+        connection = self.idle.pop() if self.idle else self._connection()
         try:
             async with asyncio.timeout(sending.timeout):
-                response = await self.http.post(f"{sending.url}/chat/completions", json=ask.body)
+                response = await connection.post(f"{sending.url}/chat/completions", json=ask.body)
         except (TimeoutError, httpx.TimeoutException):
             return Trouble(f"{sending.url} did not answer within {sending.timeout:g} s (rewriter.timeout)")
         except httpx.RequestError as error:
             return self._without_key(Trouble(f"no connection to {sending.url}: {str(error) or type(error).__name__}"))
+        finally:
+            self.idle.append(connection)
         return self._without_key(read_response(response, sending.url, sending.model, sending.key_variable,
                                                sending.with_key))
+
+    def _connection(self) -> httpx.AsyncClient:
+        """One of as many as there are requests at once: the pool of one client for all looks at every connection, for
+        every connection, at every request.
+        """
+        headers = {"Authorization": f"Bearer {self.key.get_secret_value()}"} if self.key else {}
+        self.connections.append(httpx.AsyncClient(
+            headers=headers, timeout=self.sending.timeout, verify=self.certificates, limits=httpx.Limits(max_connections=1),
+            trust_env=urlsplit(self.sending.url).hostname not in LOOPBACK))
+        return self.connections[-1]
 
     async def _pause(self, seconds: float) -> None:
         """Wait, or less if the work stops."""

@@ -150,5 +150,5 @@ def clozes(some: Iterable[Record]) -> list[str]:
 
 
 def spec(url: str, **changes: Any) -> RewriterSpec:
-    return RewriterSpec(kind="endpoint", url=url, **{"model": "tiny", "tries": 3, "timeout": 5.0, "concurrency": 4,
+    return RewriterSpec(kind="endpoint", url=url, **{"model": "tiny", "tries": 3, "timeout": 20.0, "concurrency": 4,
                                                      "key_variable": "REWRITER_TEST_KEY"} | changes)
