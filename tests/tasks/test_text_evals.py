@@ -62,8 +62,16 @@ def test_phone_books_have_one_answer_that_a_reader_finds():
             assert sum(number in text for _, text in lines) == 1 == sum(name in text for text, _ in lines)
 
 
-def test_no_name_is_part_of_another_in_a_large_book():
-    names = names_of(random.Random(0), 600)
+class Narrow(random.Random):
+    """Draws among two parts of a word only, of which one is the other's beginning at the end of a word: r and rs."""
+
+    def choice(self, parts):
+        return super().choice(parts[-5:-3])
+
+
+def test_no_name_is_part_of_another_even_among_few():
+    names = names_of(Narrow(0), 200)
+    assert len(names) == 200
     assert not any(name in other for name in names for other in names if name is not other)
 
 
