@@ -9,7 +9,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from flows.plan import Builder, Plan, present, tokenizer_source
+from flows.checks import tokenizer_source
+from flows.plan import Plan, present
+from flows.planning import Builder
 from flows.studies import shipped
 from storage.artifacts import Store
 from tasks.external import is_external, label

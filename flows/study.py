@@ -16,7 +16,7 @@ from prefect import flow, get_run_logger, runtime  # noqa: E402
 
 from flows import studies  # noqa: E402
 from flows.expectations import check  # noqa: E402
-from flows.plan import plan  # noqa: E402
+from flows.planning import plan  # noqa: E402
 from flows.ray_runner import interruptible, task_runner  # noqa: E402
 from flows.requests import StudyRequest  # noqa: E402
 from flows.runner import Runner  # noqa: E402

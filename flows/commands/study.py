@@ -8,7 +8,8 @@ from typing import Any
 
 from flows import studies
 from flows.commands.output import console, document, say, table
-from flows.plan import Plan, plan
+from flows.plan import Plan
+from flows.planning import plan
 from flows.requests import StudyRequest
 from flows.watch import clock
 from storage.artifacts import Store

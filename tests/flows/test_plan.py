@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flows import studies
-from flows.plan import Plan, plan
+from flows.plan import Plan
+from flows.planning import plan
 from flows.requests import ClozeRequest, EvaluateRequest, PretrainRequest, TokeniseRequest
 from storage.artifacts import Store
 from storage.errors import ArtifactError, SpecError

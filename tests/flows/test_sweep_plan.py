@@ -6,7 +6,7 @@ import pytest
 
 import models.mixers
 from flows import studies
-from flows.plan import plan
+from flows.planning import plan
 from flows.requests import PretrainRequest
 from flows.studies.every_mixer import causal_kinds
 from models import registry
