@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,7 @@ def test_a_caller_who_stops_early_does_not_pay_for_all(cache):
     with serving(good) as server:
         stream = rewriter(server, cache, concurrency=2).clozes(records(100))
         assert next(stream) == clozes(records(1))[0]
+        time.sleep(0.8)                      # busy with the first
         stream.close()
     assert len(server.questions) <= 12
 
@@ -200,6 +202,15 @@ def test_a_refusal_is_not_tried_again_and_stops_the_work(cache, status, message)
     assert len(server.questions) <= 4
 
 
+def test_a_refusal_stops_the_others_at_once_and_what_is_on_its_way_is_kept(cache):
+    def script(number, body):
+        return Say(good(number, body), seconds=0.8) if last_turn(body)[1] == "in year 0" else Say("no", status=401)
+
+    with serving(script) as server, pytest.raises(ConfigError, match="1 of the 9 replies wanted so far are kept"):
+        list(rewriter(server, cache, concurrency=2).clozes(records(9)))
+    assert len(server.questions) == 2
+
+
 def test_connection_refused(cache):
     with serving(good) as server:
         pass
@@ -227,6 +238,38 @@ def test_a_server_that_dies_half_way_and_a_second_run_that_asks_only_for_the_res
         assert list(endpoint.clozes(records(30))) == clozes(records(30))
     assert len(second.questions) == 17 and not first & set(second.questions)
     assert endpoint.bill["cached"] == 13 and endpoint.bill["requests"] == 17 and endpoint.bill["tokens_in"] == 17 * 200
+
+
+SERVER = """
+import sys, time
+from tests.tasks.rewriting.model_server import Say, good, question_of, serving
+def script(number, body):
+    print(question_of(body), flush=True)
+    return Say(good(number, body), seconds=0.05)
+with serving(script) as server:
+    print(server.url, flush=True)
+    time.sleep(120)
+"""
+
+
+def test_a_server_process_that_is_killed_and_another_that_takes_over(cache):
+    servers = [subprocess.Popen([sys.executable, "-c", SERVER], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                                env=os.environ | {"PYTHONPATH": str(ROOT)}) for _ in range(2)]
+    try:
+        urls = [server.stdout.readline().strip() for server in servers]
+        stream = Endpoint(spec(urls[0]), cache, first_wait=QUICK).clozes(records(40))
+        got = [next(stream) for _ in range(10)]
+        servers[0].kill()
+        with pytest.raises(ConfigError, match="no connection to .* of the 40 replies wanted so far are kept") as raised:
+            got += stream
+        assert got == clozes(records(40))[: len(got)]
+        kept = int(re.search(r"(\d+) of the 40", str(raised.value)).group(1))
+        assert list(Endpoint(spec(urls[1]), cache).clozes(records(40))) == clozes(records(40))
+    finally:
+        for server in servers:
+            server.kill()
+    first, second = [server.communicate()[0].splitlines() for server in servers]
+    assert 10 <= kept <= len(first) <= kept + 4 and len(second) == 40 - kept       # lost: at most those on their way
 
 
 def test_settings_that_cannot_work_are_refused_before_any_request(cache, monkeypatch):
