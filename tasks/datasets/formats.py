@@ -55,9 +55,7 @@ def choose(task: str, formats: Sequence[Format], name: str, paths: Sequence[str]
     everything = matched(paths, tuple(dict.fromkeys(suffix for each in tried for suffix in each.suffixes)))
     found = next((each for each in tried if _fits(each, everything)), None)
     if found is None:
-        wanted = "; ".join(f"{each.name}: {each.about}" for each in tried)
-        raise SpecError(f"{_some(everything)}: not in {'that' if named else 'any'} format of task {task!r} ({wanted}), or in "
-                        "several; give files of one format at a time")
+        raise _none_fits(task, tried, everything)
     files = only(everything, *found.suffixes)
     others = {other: path for other, path in everything.items() if other not in files}
     second = next((each for each in tried if _fits(each, others)), None)
@@ -65,6 +63,18 @@ def choose(task: str, formats: Sequence[Format], name: str, paths: Sequence[str]
         raise SpecError(f"{_some(files)}: in format {found.name!r}, but {_some(others)}: in format {second.name!r}; give "
                         "files of one format at a time, or set `format`")
     return Choice(found, files, tuple(others))
+
+
+def _none_fits(task: str, tried: Sequence[Format], everything: Files) -> SpecError:
+    """Says what each of some files is, if they differ; else what would have fitted."""
+    kinds = {name: next((each.name for each in tried if _fits(each, {name: path})), "none") for name, path in
+             list(everything.items())[:64]}
+    if len(set(kinds.values()) - {"none"}) > 1:
+        first = {kind: name for name, kind in reversed(kinds.items())}
+        told = ", ".join(f"{name} is {kind}" for kind, name in first.items() if kind != "none")
+        return SpecError(f"the files are in different formats: {told}; give files of one format at a time")
+    wanted = "; ".join(f"{each.name}: {each.about}" for each in tried)
+    return SpecError(f"{_some(everything)}: not in {'any' if len(tried) > 1 else 'that'} format of task {task!r} ({wanted})")
 
 
 def _fits(form: Format, everything: Files) -> bool:

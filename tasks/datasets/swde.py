@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tasks.datasets.source_files import Files, first_line, json_lines, only, ope
 from tasks.datasets.spans import distinct, find, found_first
 
 PAGES = (".htm", ".html")
+Pages = dict[str, list[tuple[str, Path]]]      # last name -> (whole name, place) of each page of that name
 NAMES = ("page", "site")        # fields of groundtruth.jsonl that are no attributes
 
 
@@ -39,7 +40,7 @@ def fits(files: Files) -> bool:
 
 def read(files: Files, notes: Counter) -> Entries:
     """One record a page and attribute, in the order of the ground truth."""
-    pages = {re.sub(r"\.html?$", "", name.removesuffix(".gz")): path for name, path in only(files, *PAGES).items()}
+    pages = _pages(files)
     for path in only(files, ".jsonl").values():
         for where, entry in json_lines(path):
             if isinstance(entry, Unusable):
@@ -54,10 +55,11 @@ def fits_original(files: Files) -> bool:
 
 def read_original(files: Files, notes: Counter) -> Entries:
     """One record a page and attribute, in the order of the pages' names."""
-    pages = {re.sub(r"\.html?$", "", name.removesuffix(".gz")): path for name, path in only(files, *PAGES).items()}
+    pages = _pages(files)
+    sites = {name.split("/")[-2] for found in pages.values() for name, _ in found if "/" in name}
     entries: dict[tuple[str, str], dict[str, Any]] = {}
     for path, (vertical, site, attribute) in _truths(files).items():
-        folder = _folder(f"{vertical}-{site}", pages)
+        folder = _folder(f"{vertical}-{site}", sites)
         for number, line in enumerate(text_of(path).splitlines()[2:], start=3):
             yield from guarded(f"{path}, line {number}", _line, line, folder, attribute, entries)
     for (folder, name), entry in sorted(entries.items()):
@@ -71,9 +73,17 @@ def _truths(files: Files) -> dict[Path, tuple[str, str, str]]:
     return {path: tuple(first) for path, first in firsts.items() if len(first) == 3}
 
 
-def _folder(site: str, pages: Mapping[str, Path]) -> str:
+def _pages(files: Files) -> Pages:
+    """Pages by their last name, so that one of a hundred thousand is found at once."""
+    pages: Pages = defaultdict(list)
+    for name, path in only(files, *PAGES).items():
+        known = re.sub(r"\.html?$", "", name.removesuffix(".gz"), flags=re.IGNORECASE)
+        pages[known.rpartition("/")[2]].append((known, path))
+    return pages
+
+
+def _folder(site: str, folders: Iterable[str]) -> str:
     """The pages of `book-amazon` lie in a folder such as `book-amazon(2000)`; without one, errors name the site."""
-    folders = {name.split("/")[-2] for name in pages if "/" in name}
     return next((folder for folder in sorted(folders) if folder == site or folder.startswith(f"{site}(")), site)
 
 
@@ -87,7 +97,7 @@ def _line(line: str, folder: str, attribute: str, entries: dict) -> Iterator[Rec
     yield from ()
 
 
-def _page(entry: Any, where: str, pages: Mapping[str, Path], notes: Counter) -> Entries:
+def _page(entry: Any, where: str, pages: Pages, notes: Counter) -> Entries:
     name, site = field(entry, "page", str), str(entry.get("site") or "")
     identifier, path = _found(name, site, pages)
     with opened(path) as file:
@@ -99,9 +109,9 @@ def _page(entry: Any, where: str, pages: Mapping[str, Path], notes: Counter) -> 
             yield from guarded(f"{where}, page {name}, {key}", _record, entry, key, identifier, title, text, notes)
 
 
-def _found(name: str, site: str, pages: Mapping[str, Path]) -> tuple[str, Path]:
+def _found(name: str, site: str, pages: Pages) -> tuple[str, Path]:
     wanted = f"{site}/{name}" if site else name
-    hits = [(known, path) for known, path in pages.items() if f"/{known}".endswith(f"/{wanted}")]
+    hits = [(known, path) for known, path in pages.get(wanted.rpartition("/")[2], ()) if f"/{known}".endswith(f"/{wanted}")]
     if not hits:
         raise Unfit("no_document", f"there is no page {wanted!r} among {len(pages)}")
     if len(hits) > 1:

@@ -149,7 +149,7 @@ def test_only_what_decides_the_words_of_an_endpoint_names_the_artifact(source):
         return questions.plan(_spec(source, rewriter=RewriterSpec(**settings)))
 
     rules, model = planned(), planned(kind="endpoint", model="a")
-    assert rules == planned(url="http://other/v1", concurrency=2) != model
+    assert rules == planned(url="http://other/v1", model="b", temperature=1) != model
     assert model == planned(kind="endpoint", model="a", url="http://other/v1", key_variable="K", concurrency=2, price_in=3)
     assert len({model, planned(kind="endpoint", model="b"), planned(kind="endpoint", model="a", temperature=1)}) == 3
 
@@ -178,6 +178,18 @@ def test_a_published_folder_is_named_by_its_files(tmp_path):
         ("512", "Tolm was founded by", row)]
     assert store.manifest(identifier).counts["rejected"] == {"answer_not_in_document": 1}
     assert str(tmp_path) not in json.dumps(store.manifest(identifier).spec)
+
+
+def test_a_set_of_the_hub_is_named_by_its_revision(monkeypatch):
+    from tasks.sources import huggingface
+
+    spec = QuestionsSpec(task="nq", dataset="hazyresearch/based_nq_512")
+    names = []
+    for revision in ("aaa", "bbb", "aaa"):
+        monkeypatch.setattr(huggingface, "_revision", lambda name, revision=revision: revision)
+        names.append(questions.plan(spec))
+    assert names[0] == names[2] != names[1]
+    assert questions.plan(spec.model_copy(update={"dataset": "hazyresearch/based_nq_1024"})) != names[2]      # same revision
 
 
 def test_a_set_that_is_not_there_is_one_message(tmp_path):

@@ -60,6 +60,14 @@ def test_two_formats_in_one_folder_are_not_mixed_and_other_files_are_counted(tmp
     assert list(_choose("squad", tmp_path, form="published").files) == ["b.jsonl"]
 
 
+def test_two_formats_of_one_kind_of_file_are_told_apart(tmp_path):
+    put(tmp_path / "a.jsonl", [{"question": "q", "answers": ["a"], "passage": "p"}])
+    put(tmp_path / "b.jsonl", [{"question_text": "q", "annotations": [], "document_text": "d"}])
+    put(tmp_path / "c.jsonl", [{"something": "else"}])
+    with pytest.raises(SpecError, match="in different formats: b.jsonl is nq-pages, a.jsonl is nq-open; give"):
+        _choose("nq", tmp_path)
+
+
 def test_damaged_files_are_named(tmp_path):
     path = put(tmp_path / "a.jsonl.gz", [ROW] * 9)
     path.write_bytes(path.read_bytes()[:-9])
