@@ -44,9 +44,9 @@ class Reply:
     tokens_out: int = 0
 
 
-def default_folder() -> Path:
-    """`cache/rewriting` of the home of artifacts."""
-    return local_home() / "cache" / "rewriting"
+def folder_of(home: Path | None = None) -> Path:
+    """`cache/rewriting` of a store's local folder (`Store.folder`); None = of the home of artifacts."""
+    return (local_home() if home is None else home) / "cache" / "rewriting"
 
 
 class ReplyCache:

@@ -14,7 +14,7 @@ from storage import logs
 from storage.errors import ConfigError
 from storage.progress import Progress, progress
 from tasks.datasets.records import Record, Unusable
-from tasks.rewriting.cache import Reply, ReplyCache, default_folder
+from tasks.rewriting.cache import Reply, ReplyCache, folder_of
 from tasks.rewriting.endpoint_asking import replies
 from tasks.rewriting.endpoint_client import Answered, Sending, Stopped
 from tasks.rewriting.endpoint_prompts import Ask, ask_for, check
@@ -42,7 +42,7 @@ class Endpoint:
         self.spec = spec
         self.vllm = VllmBatch(spec) if spec.url.startswith(PREFIX) else None
         self.sending = None if self.vllm else Sending.of(spec, first_wait)
-        self.cache_folder = cache_folder
+        self.cache_folder = cache_folder or folder_of()
         self.wanted = 0      # replies that were asked for, or found, by calls before this one
         self.bill: dict[str, int | float] = {"requests": 0, "cached": 0, "tokens_in": 0, "tokens_out": 0, "cost": 0.0,
                                              "retries": 0, "failed": 0}
@@ -51,7 +51,7 @@ class Endpoint:
         """One a record, in order. Raises ConfigError where the server fails for good: what was answered is kept."""
         asks = [ask_for(self.spec, record) if record.answers else None for record in records]
         wanted = {ask.key: ask for ask in asks if ask is not None}
-        cache = ReplyCache(self.cache_folder or default_folder())
+        cache = ReplyCache(self.cache_folder)
         known: dict[str, Reply] = {}
         try:
             known |= cache.get_many(wanted)
