@@ -211,6 +211,6 @@ def is_many(answer: Answer) -> bool:
 def is_person(answer: Answer) -> bool:
     """Whether it looks like one person's name: two to four capitalised words without an article or a word of bodies."""
     words = answer.words
-    return 2 <= len(words) <= 5 and answer.first not in DETERMINERS and is_name(words[0]) and is_name(words[-1]) \
+    return 2 <= len(words) <= 5 and answer.first not in DETERMINERS and answer.before[-1:] != ("the",) and is_name(words[0]) and is_name(words[-1]) \
         and not any(is_number(word) or bare(word) in PERSON_STOPS for word in words) \
         and not any(bare(word) in ("and", "or", "of") for word in words)

@@ -186,6 +186,8 @@ def _goes_on(words: Sequence[str], at: int) -> float:
         return 1.5
     if is_name(words[at + 1]) or is_number(after):
         return 1.0
+    if after in ("and", "or") and at + 2 < len(words) and verbs.is_plain(bare(words[at + 2])):
+        return 1.5
     if verbs.is_plain(after):
         return -2.0
     return 0.3 if is_adjective(after) or is_plural(after) else 0.0
@@ -227,6 +229,8 @@ def _verbal(words: Sequence[str], at: int, points: float) -> float:
     while helper > 0 and is_adverb(words[helper]):
         helper -= 1
     if bare(words[helper]) in BE and at - 1 != helper:
+        return NEVER
+    if at > 1 and before in ("he", "she", "it", "they", "we"):
         return NEVER
     if at > 1 and before in ("been", "be", "being") and bare(words[at - 2]) in BE | HAVE | MODALS:
         return NEVER

@@ -114,7 +114,7 @@ def _asks(words: Sequence[str], at: int) -> bool:
         return True
     if word == "which":
         return before in PREPOSITIONS | AUXILIARIES or words[at - 1].endswith(",") or verbs.is_past(before) \
-            or verbs.is_third(before) or verbs.is_base(before) or at + 2 >= len(words)
+            or verbs.is_gerund(before) or verbs.is_third(before) or verbs.is_base(before) or at + 2 >= len(words)
     if word in ("who", "where", "when", "why", "how", "whose"):
         inverted = at + 1 < len(words) and bare(words[at + 1]) in AUXILIARIES
         return at + 1 == len(words) or words[at - 1].endswith(",") and inverted or inverted and word in ("when", "where",
@@ -210,6 +210,8 @@ def embedded(words: Sequence[str], at: int, answer: Answer) -> str | None:
     noun = 0
     while wh not in ("who", "whom", "when", "where") and noun < len(rest) and not _leaves(rest, noun):
         noun += 1
+    if wh == "what" and not noun and len(before) > 2 and bare(before[-1]) in ("do", "doing"):
+        before = before[:-1]
     tail = rest[noun:]
     if tail and (bare(tail[0]) in AUXILIARIES or finite_verb([*rest[:noun][-1:], *tail], 1) == 1):
         return _of_which(before, rest[:noun], tail, answer)

@@ -56,7 +56,8 @@ def subject_asked(auxiliary: str, rest: Sequence[str]) -> bool:
         return word in ("been", "had") or (verbs.is_participle(word) and not rest[at][0].isupper())
     if not verbs.is_base(word) or rest[at][0].isupper():
         return False
-    return verbs.is_plain(word) or open_after or is_adjective(after) or (at > 0 and not is_plural(word))
+    alone = not any(verbs.is_base(bare(each)) for each in rest[at + 1:])
+    return verbs.is_plain(word) or alone or open_after or is_adjective(after) or (at > 0 and not is_plural(word))
 
 
 def negated_subject(auxiliary: str, rest: Sequence[str]) -> bool:
@@ -178,6 +179,8 @@ def ends_open(clause: Clause) -> bool:
     verb = verb_of(clause)
     if not clause.rest:
         return verb not in ("do", "did", "does", "be")
+    if len(clause.rest) == 2 and bare(clause.rest[0]) in ("and", "or"):
+        return True
     last, before = bare(clause.rest[-1]), bare(clause.rest[-2]) if len(clause.rest) > 1 else bare(clause.verb[-1])
     if last in PREPOSITIONS and last not in ("before", "since"):
         return True

@@ -222,7 +222,7 @@ def is_plain(base: str) -> bool:
 
 
 def is_past(word: str) -> bool:
-    return word in PASTS or (word.endswith("ed") and len(word) > 4 and word not in NO_PAST)
+    return word in PASTS and word not in NO_PAST or (word.endswith("ed") and len(word) > 4 and word not in NO_PAST)
 
 
 def is_participle(word: str) -> bool:
@@ -239,7 +239,8 @@ def is_gerund(word: str) -> bool:
 
 # participles that are met inside noun phrases more than as a mistaken base form
 PLURAL_LIKE = {"used", "called", "named", "based", "born", "made", "known", "led", "held", "left", "found", "united"}
-NO_PAST = {"hundred", "indeed", "speed", "breed", "exceed", "proceed", "succeed", "united", "embed", "sacred", "bleed",
+NO_PAST = {"ground", "wound", "hundred", "indeed", "speed", "breed", "exceed", "proceed", "succeed", "united", "embed", "sacred",
+           "bleed",
            "naked", "unprecedented", "so-called"}
 NO_GERUND = {"king", "thing", "ring", "spring", "string", "during", "building", "morning", "evening", "meaning", "wing",
              "something", "anything", "everything", "nothing", "according", "beijing", "painting", "ceiling", "being",
