@@ -30,7 +30,6 @@ from tasks.worked_examples import Examples
 
 CONTROLS = ("none", "empty", "other")
 CANDIDATES = 16      # other documents tried for a control
-HEAD = 64            # characters a token: more of another document than this is never shown
 BOUNDARY = 32        # last tokens of a prompt that an answer behind it could change
 
 
@@ -88,11 +87,13 @@ class Composer:
         self.copies = self._copies(spec.shots)
         self.document_tokens = self._document_tokens(spec.shots)
         self.notes: Counter[str] = Counter()
+        self.widest = max(spec.orders, key=lambda order: (_documents(order), "Q" in prompts.PARTS.get(order, "")))
+        self._heads: dict[str, str] = {}
         self.examples = Examples(spec, task, lambda item: self._cut(item, self.document_tokens))
 
     def _copies(self, shots: int) -> int:
         """How often the longest order shows a document, those of worked examples included."""
-        return (1 + shots) * max(sum(part in "DX" for part in prompts.PARTS.get(order, "D")) for order in self.spec.orders)
+        return (1 + shots) * max(map(_documents, self.spec.orders))
 
     def _document_tokens(self, shots: int) -> int:
         return max(self.room, 0) // self._copies(shots) if self.spec.budget == "total" else self.spec.document_tokens
@@ -111,8 +112,7 @@ class Composer:
         if worked is None:
             return Rejection(item.document_id, "too_few_examples")
         shown_already = {example.document_id for example in worked}
-        found = islice(self._strangers(others, item, material, shown_already), CANDIDATES)
-        strangers = [self._head(other.text) for other in found]
+        strangers = list(islice(self._strangers(others, item, material, shown_already), CANDIDATES))
         shown, worked, asked = self._fitted(item, worked, strangers)
         if asked.reason:
             return Rejection(item.document_id, asked.reason)
@@ -153,10 +153,11 @@ class Composer:
             filler = self._filler(strangers, lengths[0])
             if "filler" in self.spec.orders and filler is None:
                 return shown, examples, unusable("no_other_document")
-            asked = self._checked(shown, shown.document, filler, examples)
-            over = asked.longest - self.room if asked.reason == "prompt_too_long" else 0
-            if over <= 0 or self.spec.budget != "total" or not self.task.cuttable:
+            over = self._over(shown, shown.document, filler, examples)
+            asked = unusable("prompt_too_long") if over else self._checked(shown, shown.document, filler, examples)
+            if asked.reason != "prompt_too_long" or self.spec.budget != "total" or not self.task.cuttable:
                 return shown, examples, asked
+            over = over or asked.longest - self.room
             limit = max(lengths) - -(-over // copies)
 
     def _cut(self, item: Item, limit: int) -> Item | None:
@@ -175,6 +176,13 @@ class Composer:
             notes.add("answer_cut_away" if item.keep else "answer_not_in_document")
         return notes
 
+    def _over(self, item: Item, document: str, filler: str | None, worked: Sequence[Item]) -> int:
+        """Tokens by which the order that shows most is above the room, which under budget `total` a cut can mend."""
+        if self.spec.budget != "total":
+            return 0
+        text = self._written(self.widest, item, document, filler, worked).text
+        return max(0, len(self._encode([text])[0]) - self.room)
+
     def _other(self, shown: Item, strangers: Sequence[str], worked: Sequence[Item]) -> Checked:
         """The first other document whose prompts pass, cut as the item's was."""
         filler = self._filler(strangers, len(self._encode([shown.document])[0]))
@@ -188,29 +196,39 @@ class Composer:
         """The item's prompts over the head of another document; None when nothing of it fits."""
         limit = self.document_tokens
         while self.task.cuttable:
-            if self.task.needs_questions:
-                text = cut_around(text, self.tokenizer, limit, (0, 0))
-            else:
-                text = prompts.cut(text, self.tokenizer, limit)
+            text = self._head(text, limit)
             if not text:
                 return None
-            checked = self._checked(shown, text, filler, worked)
-            if checked.reason != "prompt_too_long" or self.spec.budget != "total":
-                return checked
-            limit = len(self._encode([text])[0]) - -(-(checked.longest - self.room) // self._copies(0))
+            over = self._over(shown, text, filler, worked)
+            if not over:
+                break
+            limit = len(self._encode([text])[0]) - -(-over // self._copies(0))
         return self._checked(shown, text, filler, worked) if text else None
 
-    def _head(self, text: str) -> str:
-        return text[: HEAD * self.document_tokens] if self.task.needs_questions else text
+    def _head(self, text: str, limit: int) -> str:
+        """The beginning of another document: full lines, or, of pages in one line, sentences."""
+        if self.task.needs_questions:
+            return cut_around(text, self.tokenizer, limit, (0, 0)) or ""
+        return prompts.cut(text, self.tokenizer, limit)
 
     def _strangers(self, others: Sequence[Document], item: Item, material: Material,
-                   shown_already: Collection[str]) -> Iterator[Document]:
-        """The other documents without the answer, from a place that depends on the item."""
+                   shown_already: Collection[str]) -> Iterator[str]:
+        """Other documents without the answer, from a place that depends on the item.
+
+        Of the documents of questions, which may be long, what a prompt could show of them.
+        """
         start = material.draw("other", item.id).randrange(len(others)) if others else 0
         for k in range(len(others)):
             other = others[(start + k) % len(others)]
-            if other.id != item.document_id and other.id not in shown_already and not self.task.mentions(other.text, item):
-                yield other
+            if other.id == item.document_id or other.id in shown_already:
+                continue
+            text = other.text
+            if self.task.needs_questions:
+                if text not in self._heads:
+                    self._heads[text] = self._head(text, self.document_tokens)
+                text = self._heads[text]
+            if text and not self.task.mentions(text, item):
+                yield text
 
     def _filler(self, strangers: Sequence[str], length: int) -> str | None:
         """Other text of `length` tokens, several documents if one is too short; None when there is no other."""
@@ -227,9 +245,7 @@ class Composer:
 
     def _checked(self, item: Item, document: str | None, filler: str | None, worked: Sequence[Item] = ()) -> Checked:
         """Compose every order, tokenise it with and without each answer, and apply the rules above."""
-        written = {order: self.examples.before(order, worked, self.task.compose(order, document, item, filler,
-                                                                                self.spec.template))
-                   for order in self.spec.orders}
+        written = {order: self._written(order, item, document, filler, worked) for order in self.spec.orders}
         texts = [prompt.text for prompt in written.values()]
         alone = self._encode(texts)
         faults = []
@@ -244,6 +260,9 @@ class Composer:
             reason = "prompt_too_long"
         tails = {order: self._tail_tokens(tokens, written[order].tail) for order, tokens in zip(written, alone)}
         return Checked(written, dict(zip(written, map(len, alone))), tails, reason, notes)
+
+    def _written(self, order: str, item: Item, document: str | None, filler: str | None, worked: Sequence[Item]) -> Prompt:
+        return self.examples.before(order, worked, self.task.compose(order, document, item, filler, self.spec.template))
 
     def _changed(self, text: str, tokens: list[int], answers: Sequence[str]) -> bool:
         """Whether the prompt's own tokens change when one of the answers follows it.
@@ -267,3 +286,8 @@ class Composer:
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         return self.tokenizer.encode_batch(texts)
+
+
+def _documents(order: str) -> int:
+    """How many documents or fillers stand in an order; orders of a task's own hold one."""
+    return sum(part in "DX" for part in prompts.PARTS.get(order, "D"))

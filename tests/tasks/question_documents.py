@@ -46,13 +46,18 @@ def _document(task: str, column: str, number: int, long: bool) -> list[QuestionR
     return rows
 
 
-def prompts_of(task: str, rows=None, held=None, counts=None, **settings):
+def prompts_of(task: str, **settings):
     """All rows of prompts.arrow over these questions, without artifacts."""
+    return list(stream_of(task, **settings))
+
+
+def stream_of(task: str, rows=None, held=None, counts=None, **settings):
+    """`prompts_of`, as they are taken."""
     spec = ClozeSpec(**{"task": task, "document_tokens": 400, "total_tokens": 8192, "limit": 6, **settings})
     found, options, resolved = cloze.resolve(spec)
-    return list(cloze.write(resolved, found, options, lambda split: (), held or load_tokenizer("bytes"),
-                            cloze.Written() if counts is None else counts,
-                            questions=question_rows(task) if rows is None else rows))
+    return cloze.write(resolved, found, options, lambda split: (), held or load_tokenizer("bytes"),
+                       cloze.Written() if counts is None else counts,
+                       questions=question_rows(task) if rows is None else rows)
 
 
 def by_item(found):
