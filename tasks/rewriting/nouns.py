@@ -195,7 +195,10 @@ def how_many(words: Sequence[str], answer: Answer, much: bool = False) -> str | 
         return f"{amount} of {' '.join(words)} is" if bare(words[0]) != "of" else None
     noun = words[:at]
     thing = f"{amount} {' '.join(noun)}" if bare(noun[0]) == "of" else f"{amount} of {' '.join(noun)}"
-    if bare(words[at]) in BE and bare(noun[0]) in UNITS and at + 1 < len(words) and bare(words[at + 1]) != "there" \
+    unit = bare(noun[0]) in UNITS or len(noun) == 2 and bare(noun[1]) in UNITS
+    if unit and len(noun) == 1 and bare(words[at]) in BE and "from" in map(bare, words[at + 2:]):
+        return f"The distance of {' '.join(words[at + 1:])} in {noun[0]} {to_be(bare(words[at]) in PAST, False)}"
+    if bare(words[at]) in BE and unit and at + 1 < len(words) and bare(words[at + 1]) != "there" \
             and not subject_asked(bare(words[at]), words[at + 1:]) and declarative(bare(words[at]), words[at + 1:]) is None:
         return f"Measured in {' '.join(noun)}, {' '.join(words[at + 1:])} {bare(words[at])}"
     found = which(words, answer, thing)

@@ -129,7 +129,7 @@ def inverted(auxiliary: str, rest: Sequence[str]) -> Clause | None:
     subject = [bare(word) for word in clause.subject]
     stranded = last in PREPOSITIONS | NAMING or verbs.is_base(last) and bare(rest[-2]) == "to" or verbs.is_participle(last) and len(clause.rest) <= 2
     doing = verbs.is_gerund(start) and (len(subject) < 4 and not set(subject) & PREPOSITIONS)
-    single = subject[-1] in PRONOUNS or (starts_noun_phrase(clause.subject[0]) and len(subject) <= 2
+    single = subject[-1] in PRONOUNS - {"one"} or (starts_noun_phrase(clause.subject[0]) and len(subject) <= 2
                                          and subject[0] not in DETERMINERS)
     if stranded or start in NAMING or doing or single or stranded_inside(clause.rest):
         return clause

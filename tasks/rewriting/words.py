@@ -26,7 +26,7 @@ CLAUSES = frozenset("if because when while where after before since until althou
 ADVERBS = frozenset("also first often still then now never ever always again originally only not once just soon later "
                     "already even most today usually sometimes together ago away back currently formerly most-often "
                     "mostly mainly largely initially typically generally commonly previously best well yet rather "
-                    "further instead long better".split())
+                    "further instead long better very too quite almost".split())
 NO_ADVERBS = frozenset("family italy july reply supply ally early monopoly assembly only holy daily weekly monthly "
                        "elderly fly rely apply imply comply sicily lily butterfly jelly belly bully kelly billy emily "
                        "molly sally wolly friendly lovely likely rally anomaly melancholy".split())
