@@ -7,13 +7,15 @@ text, later.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from tasks.tokenizers import Tokenizer
 
 
-def stop_tokens(tokenizer: Tokenizer, until: Sequence[str]) -> frozenset[int]:
-    """End of text, and the tokens that begin with one of the strings."""
+@functools.lru_cache(maxsize=64)
+def stop_tokens(tokenizer: Tokenizer, until: tuple[str, ...]) -> frozenset[int]:
+    """End of text, and the tokens that begin with one of the strings. A vocabulary is looked through once."""
     wanted = tuple(text.encode() for text in until if text)
     found = {token for token in range(tokenizer.vocabulary_size) if tokenizer.token_bytes(token).startswith(wanted)}
     return frozenset(found | {tokenizer.end_of_text}) if wanted else frozenset({tokenizer.end_of_text})
