@@ -18,6 +18,7 @@ from storage.errors import ArtifactError, ConfigError, SpecError
 from tasks.datasets.records import Record, Unusable
 from tasks.rewriting import endpoint_client
 from tasks.rewriting.endpoint import Endpoint
+from tasks.rewriting.endpoint_prompts import INSTRUCTIONS, ask_for
 from tests.conftest import ROOT
 from tests.tasks.rewriting.model_server import Say, clozes, good, last_turn, records, serving, spec
 
@@ -67,6 +68,13 @@ def test_the_body_of_a_request(cache):
     assert last_turn(body) == ("Who built it?", "A B")
     for turn, said in zip(body["messages"][::2], body["messages"][1::2]):     # the worked examples obey the rules
         assert said["content"].endswith(" " + turn["content"].split("\nAnswer: ")[1])
+
+
+def test_an_instruction_never_changes_under_its_version():
+    """Else replies to the old words would be taken for replies to the new: make a new version instead."""
+    keys = {"v1": "ceeda76324cc2d4fda820313ba98b55b3a8f996ec437de35d0bb25a2c2a383a2"}
+    record = records(1)[0]
+    assert {version: ask_for(spec("http://any/v1", prompt=version), record).key for version in INSTRUCTIONS} == keys
 
 
 def test_requests_at_once_stay_within_the_bound_and_reach_it(cache):
@@ -355,6 +363,7 @@ PROCESS = """
 import sys
 from pathlib import Path
 from tasks.rewriting.endpoint import Endpoint
+from tasks.rewriting.endpoint_prompts import INSTRUCTIONS, ask_for
 from tests.tasks.rewriting.model_server import clozes, records, spec
 sys.stdout.write("ready\\n"), sys.stdout.flush()
 found = list(Endpoint(spec(sys.argv[1]), Path(sys.argv[2]), first_wait=0.01).clozes(records(40)))
