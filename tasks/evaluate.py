@@ -1,24 +1,21 @@
 """Evaluation stage: a checkpoint answers prompts; every answer and every score with its interval are kept.
 
 predictions.arrow  one row per prompt: item, document, task, column, uncommon, order, control, prompt (hash of its
-                   text), prediction, ids, answers, correct, tokens (generated), seconds
-scores.json        one row per column, order and control: n, documents, value, low, high (95 %, bootstrap over
-                   documents), examples_per_second. Rows of control `none` also hold `controls`, the two controls'
-                   scores, and `above_controls`, the paired difference on the same items: what is left above both is
-                   recall. Its difference and interval are those against the control that leaves less (the lower `low`).
-
-The column `uncommon` repeats those items of `natural` whose value a guesser would not say.
+                   text), prediction, ids, answers, correct (what the metric says: a number for f1 and rouge_l), tokens
+                   (generated), seconds; every metric by name; error (its class, "" = right), truncated (all tokens that
+                   were allowed were generated), loglikelihood (of the first answer [nats], NaN when there is none) and
+                   answer_tokens (how many tokens it is the sum of)
+scores.json        see tasks/scores.py
 """
 
 from __future__ import annotations
 
 import ast
-import importlib
 import importlib.util
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -27,20 +24,26 @@ from storage.artifacts import Store, artifact_id
 from storage.errors import SpecError
 from storage.identity import code_hash
 from storage.shards import RowTable, ShardWriter
-from tasks.predictions import answer, distinct, key_of, threads
-from tasks.scoring import metric
+from tasks.answer_errors import error_of
+from tasks.likelihood import Likelihood, pairs, score
+from tasks.loading import OUTSIDE, model_of, outside, tokenizer_of
+from tasks.predictions import Answer, answer, distinct, key_of, threads
+from tasks.scores import graded_or_not, rescore, score_rows
+from tasks.scoring import ENOUGH, GRADED, METRICS, every_metric
 from tasks.specs import EvaluateSpec
-from tasks.statistics import bootstrap, paired
-from tasks.tokenizers import load_tokenizer
 
-VERSION = "1"
-OUTSIDE = "tasks.external"
-EXAMPLES = 200      # rows of the table of examples in the tracking store
+__all__ = ["SCHEMA", "plan", "rescore", "run", "score_rows"]
+
+VERSION = "2"
+ADAPTER = "models.adapters.hf_level"     # joins states of transformers models; found by name, like the adapter itself
+EXAMPLES = 400      # rows of the table of examples in the tracking store
 SCHEMA = pa.schema([
     ("item", pa.string()), ("document", pa.string()), ("task", pa.string()), ("column", pa.string()),
     ("uncommon", pa.bool_()), ("order", pa.string()), ("control", pa.string()), ("prompt", pa.string()),
     ("prediction", pa.string()), ("ids", pa.list_(pa.int32())), ("answers", pa.list_(pa.string())),
     ("correct", pa.bool_()), ("tokens", pa.int32()), ("seconds", pa.float64()),
+    *((name, pa.float32()) for name in METRICS), ("error", pa.string()), ("truncated", pa.bool_()),
+    ("loglikelihood", pa.float64()), ("answer_tokens", pa.int32()),
 ])
 
 
@@ -55,162 +58,139 @@ def run(spec: EvaluateSpec, store: Store, checkpoint: str, prompts: str, trackin
                       mixer never meets a stale score
     Raises SpecError when the evaluation asks for more generation than the prompts left room for.
     """
-    outside = _outside(checkpoint)
-    inputs = {"checkpoint": outside.identity(checkpoint) if outside else checkpoint, "prompts": prompts}
-
     def build(folder: Path) -> dict[str, Any]:
         written = store.manifest(prompts)
-        if not outside:
+        if not outside(checkpoint):
             store.verify(checkpoint)                 # arrow files are checked when they are opened, weights are not
         table = RowTable(store.path(prompts) / "prompts.arrow")
-        rows = _answered(spec, written, table, checkpoint if outside else store.path(checkpoint), folder)
-        with ShardWriter(folder / "predictions.arrow", SCHEMA) as writer:
+        metric = written.counts["metric"] or spec.metric
+        rows, missing = _answered(spec, written, table, checkpoint, store, folder)
+        with ShardWriter(folder / "predictions.arrow", schema_of(metric)) as writer:
             for row in rows:
                 writer.append(row)
         scores = score_rows(rows, spec)
         for row in scores:
-            row["metric"] = written.counts["metric"] or spec.metric
+            row["metric"] = metric
         (folder / "scores.json").write_text(json.dumps(scores, indent=1), encoding="utf-8")
         answered = {row["prompt"]: row for row in rows}.values()
         seconds = sum(row["seconds"] for row in answered)
         counts = {"examples": len(rows), "prompts": len(answered), "tokens": sum(row["tokens"] for row in answered),
                   "seconds_answering": round(seconds, 3),
                   "examples_per_second": round(len(answered) / seconds, 2) if seconds else None}
-        if outside:
+        if spec.likelihood:
+            counts["without_likelihood"] = missing
+        if outside(checkpoint):
             counts["source"] = checkpoint
         if tracking is not None:
-            _track(tracking, run_id, rows, scores, counts)
+            _track(tracking, run_id, rows, scores, counts, table.column("prompt"))
         return counts
 
-    return store.produce("scores", spec.model_dump(mode="json"), inputs, _code(mixers, outside), build, VERSION)
+    return store.produce("scores", spec.model_dump(mode="json"), _inputs(checkpoint, prompts), _code(mixers, checkpoint),
+                         build, VERSION)
 
 
 def plan(spec: EvaluateSpec, store: Store, checkpoint: str, prompts: str,
          mixers: Iterable[str] | None = None) -> str:
     """The id that `run` would return; nothing is done, and the inputs need not exist."""
-    outside = _outside(checkpoint)
-    inputs = {"checkpoint": outside.identity(checkpoint) if outside else checkpoint, "prompts": prompts}
-    return artifact_id("scores", spec.model_dump(mode="json"), inputs, _code(mixers, outside))
+    return artifact_id("scores", spec.model_dump(mode="json"), _inputs(checkpoint, prompts), _code(mixers, checkpoint))
 
 
-def _answered(spec: EvaluateSpec, written: Any, table: RowTable, checkpoint: Path | str,
-              folder: Path) -> list[dict[str, Any]]:
-    """The rows of predictions.arrow, in the order of the prompts. checkpoint: a folder, or `hf:...`."""
-    import torch
+def schema_of(metric: str) -> pa.Schema:
+    """SCHEMA, with numbers in `correct` for a graded metric."""
+    if metric not in GRADED:
+        return SCHEMA
+    return SCHEMA.set(SCHEMA.get_field_index("correct"), pa.field("correct", pa.float64()))
 
-    outside = _outside(checkpoint) if isinstance(checkpoint, str) else None
+
+def _inputs(checkpoint: str, prompts: str) -> dict[str, str]:
+    elsewhere = outside(checkpoint)
+    return {"checkpoint": elsewhere.identity(checkpoint) if elsewhere else checkpoint, "prompts": prompts}
+
+
+def _answered(spec: EvaluateSpec, written: Any, table: RowTable, checkpoint: str, store: Store,
+              folder: Path) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The rows of predictions.arrow, in the order of the prompts, and why some have no likelihood."""
     room = written.spec["generation_tokens"]
     if spec.generation_tokens > room:
         raise SpecError(f"the evaluation generates {spec.generation_tokens} tokens, but the prompts {written.id} leave "
                         f"room for {room}; lower generation_tokens here or raise it in the cloze spec")
-    tokenizer = outside.tokenizer_of(checkpoint) if outside else load_tokenizer(str(checkpoint / "tokenizer"))
-    column = {name: table.column(name) for name in ("prompt", "tokens", "tail_tokens", "id", "document_id", "column",
-                                                    "uncommon", "order", "control")}
+    tokenizer = tokenizer_of(checkpoint, store)
+    column = {name: table.column(name) for name in ("prompt", "tail", "tokens", "tail_tokens", "id", "document_id",
+                                                    "column", "uncommon", "order", "control", "answers")}
     asked = distinct(column["prompt"], [int(n) for n in column["tokens"]], [int(n) for n in column["tail_tokens"]],
                      tokenizer, written.counts["end_of_text_first"], spec.keep_out)
+    keys = [key_of(text) for text in column["prompt"]]
+    scored, names, missing = [], [None] * len(keys), {}
+    if spec.likelihood:
+        scored, names, missing = pairs({prompt.key: prompt for prompt in asked},
+                                       list(zip(keys, column["prompt"], column["answers"])), tokenizer)
     maximum_new = min(spec.generation_tokens, written.counts["generation_tokens"])      # a task may need fewer
+    given, nats = _asked(spec, asked, scored, checkpoint, store, tokenizer, maximum_new, folder)
+    metric, rows = written.counts["metric"] or spec.metric, []
+    for k, key in enumerate(keys):
+        own = {name: column[name][k] for name in ("prompt", "tail", "column", "order", "control", "answers")}
+        rows.append({"item": column["id"][k], "document": column["document_id"][k], "task": written.spec["task"],
+                     "uncommon": bool(column["uncommon"][k]),
+                     **_row(own, given[key], nats.get(names[k]), metric, maximum_new), "prompt": key})
+    return rows, missing
+
+
+def _asked(spec: EvaluateSpec, asked: Sequence[Any], scored: Sequence[Any], checkpoint: str, store: Store, tokenizer: Any,
+           maximum_new: int, folder: Path) -> tuple[dict[str, Answer], dict[str, Likelihood]]:
+    """Answers by prompt key and likelihoods by their own, from this process or from actors."""
+    from tasks.actors import Crew, wanted
+
+    if wanted(spec):
+        with Crew(store.root, checkpoint, spec, maximum_new) as crew:
+            return crew.answer(asked, folder), crew.score(scored, folder) if scored else {}
     with threads(spec.threads):
-        model = _model(outside, checkpoint, getattr(torch, spec.dtype), "cuda" if torch.cuda.is_available() else "cpu")
-        answers = answer(asked, model, tokenizer, spec, maximum_new, folder)
-    correct = metric(written.counts["metric"] or spec.metric)
-    rows = []
-    for k, expected in enumerate(table.column("answers")):
-        given = answers[key_of(column["prompt"][k])]
-        rows.append({
-            "item": column["id"][k], "document": column["document_id"][k], "task": written.spec["task"],
-            "column": column["column"][k], "uncommon": bool(column["uncommon"][k]), "order": column["order"][k],
-            "control": column["control"][k], "prompt": key_of(column["prompt"][k]), "prediction": given.text,
-            "ids": list(given.ids), "answers": expected, "correct": correct(given.text, expected),
-            "tokens": len(given.ids), "seconds": given.seconds})
-    return rows
+        model = model_of(checkpoint, store, spec.dtype)
+        given = answer(asked, model, tokenizer, spec, maximum_new, folder)
+        return given, score(scored, model, tokenizer, spec, folder) if scored else {}
 
 
-def _model(outside: ModuleType | None, checkpoint: Path | str, dtype: Any, device: str) -> Any:
-    if outside:
-        return outside.load_external(checkpoint, dtype, device)
-    from models import load_model
-
-    return load_model(checkpoint, dtype, device)
-
-
-def score_rows(rows: Iterable[dict[str, Any]], spec: EvaluateSpec) -> list[dict[str, Any]]:
-    """scores.json from the rows of predictions.arrow."""
-    cells: dict[tuple[str, str, str, str], dict[str, dict[str, Any]]] = {}
-    for row in rows:
-        columns = [row["column"]] + (["uncommon"] if row["column"] == "natural" and row["uncommon"] else [])
-        for column in columns:
-            cells.setdefault((row["task"], column, row["order"], row["control"]), {})[row["item"]] = row
-    found = []
-    for (task, column, order, control), items in cells.items():
-        seconds = sum(row["seconds"] for row in items.values())
-        score = {"task": task, "column": column, "order": order, "control": control, "strategy": spec.strategy,
-                 "keep_out": spec.keep_out, **_interval(items, spec),
-                 "examples_per_second": round(len(items) / seconds, 2) if seconds else None}
-        if control == "none":
-            beside = {name: cells[task, column, order, name] for name in ("empty", "other")
-                      if (task, column, order, name) in cells}
-            score["controls"] = {name: _interval(each, spec) for name, each in beside.items()}
-            score["above_controls"] = _above(items, beside, spec)
-        found.append(score)
-    return found
-
-
-def _interval(items: dict[str, dict[str, Any]], spec: EvaluateSpec) -> dict[str, Any]:
-    return bootstrap([row["correct"] for row in items.values()], [row["document"] for row in items.values()],
-                     resamples=spec.bootstrap, seed=spec.seed).as_dict()
-
-
-def _above(items: dict[str, dict[str, Any]], beside: dict[str, dict[str, dict[str, Any]]],
-           spec: EvaluateSpec) -> dict[str, Any] | None:
-    """Paired differences against each control, and first of all the one that leaves less."""
-    against = {}
-    for name, control in beside.items():
-        both = [item for item in items if item in control]
-        against[name] = paired(
-            [items[item]["correct"] for item in both], [control[item]["correct"] for item in both],
-            [items[item]["document"] for item in both], resamples=spec.bootstrap, seed=spec.seed)
-    if not against:
-        return None
-    name, least = min(against.items(), key=lambda pair: _order(pair[1]))
-    return {"difference": least.value, "low": least.low, "high": least.high, "control": name,
-            "against": {each: {"difference": found.value, "low": found.low, "high": found.high}
-                        for each, found in against.items()}}
-
-
-def _order(interval: Any) -> tuple[float, float]:
-    return tuple(float("-inf") if x is None else x for x in (interval.low, interval.value))
+def _row(own: dict[str, Any], given: Answer, nats: Likelihood | None, metric: str, maximum_new: int) -> dict[str, Any]:
+    """What one answer adds to its prompt's row."""
+    metrics = every_metric(given.text, own["answers"])
+    truncated = len(given.ids) == maximum_new
+    error = error_of(given.text, own["answers"], metrics[metric] >= ENOUGH,
+                     own["prompt"][:len(own["prompt"]) - len(own["tail"])], own["tail"], truncated)
+    return {**{name: own[name] for name in ("column", "order", "control", "answers")}, "prediction": given.text,
+            "ids": list(given.ids), "correct": graded_or_not(metric, metrics[metric]), "tokens": len(given.ids),
+            "seconds": given.seconds, **metrics, "error": error, "truncated": truncated,
+            "loglikelihood": nats.nats if nats else math.nan, "answer_tokens": nats.tokens if nats else 0}
 
 
 def _track(tracking: Any, run_id: str, rows: list[dict[str, Any]], scores: list[dict[str, Any]],
-           counts: dict[str, Any]) -> None:
-    """Headline numbers, and the first items of each column, order and control as a table of examples."""
+           counts: dict[str, Any], texts: Sequence[str]) -> None:
+    """Headline numbers, and a table of examples: the first of each column, order, control and class of error."""
     values = {f"above_controls/{row['column']}/{row['order']}": row["above_controls"]["difference"] for row in scores
               if row.get("above_controls") and row["above_controls"]["difference"] is not None}
+    for row in scores:
+        if row["control"] == "none":
+            values |= {f"errors/{name}/{row['column']}/{row['order']}": share for name, share in row["errors"].items()}
     if counts["examples_per_second"]:
         values["examples_per_second"] = counts["examples_per_second"]
     tracking.metrics(run_id, values, step=0)
-    cells = len({(row["column"], row["order"], row["control"]) for row in rows}) or 1
-    taken: dict[tuple[str, str, str], int] = {}
+    kinds = ("column", "order", "control", "error")
+    cells = len({tuple(row[kind] for kind in kinds) for row in rows}) or 1
+    taken: dict[tuple[str, ...], int] = {}
     examples = []
-    for row in rows:
-        cell = (row["column"], row["order"], row["control"])
+    for row, text in zip(rows, texts):
+        cell = tuple(row[kind] for kind in kinds)
         taken[cell] = taken.get(cell, 0) + 1
         if taken[cell] <= max(1, EXAMPLES // cells):
-            examples.append({name: row[name] for name in ("item", "column", "order", "control", "prediction", "answers",
-                                                          "correct", "uncommon", "tokens")})
+            examples.append({"item": row["item"], "column": row["column"], "order": row["order"],
+                             "control": row["control"], "prompt": text, "prediction": row["prediction"],
+                             "gold": row["answers"], "correct": row["correct"], "error": row["error"],
+                             "truncated": row["truncated"], "uncommon": row["uncommon"], "tokens": row["tokens"]})
     tracking.table(run_id, examples, "examples")
 
 
-def _outside(checkpoint: str) -> ModuleType | None:
-    """tasks.external for a model of transformers. Imported by name, so that its code, and that of the adapter behind
-    it, is part of the identity of what it evaluates and of nothing else."""
-    return importlib.import_module(OUTSIDE) if checkpoint.startswith("hf:") else None
-
-
-def _code(mixers: Iterable[str] | None, outside: ModuleType | None = None) -> str:
+def _code(mixers: Iterable[str] | None, checkpoint: str) -> str:
     """Hash of this stage, generation, and the trunk and mixers that may run, or the adapter."""
-    if outside:
-        return code_hash(["tasks.evaluate", "models.generate", OUTSIDE])
+    if outside(checkpoint):
+        return code_hash(["tasks.evaluate", "models.generate", OUTSIDE, ADAPTER])
     kinds = sorted(set(mixers)) if mixers is not None else _kinds()
     return code_hash(["tasks.evaluate", "models.checkpoint", "models.generate",
                       *(f"models.mixers.{kind}" for kind in kinds)])

@@ -1,19 +1,25 @@
 """Answers and scores: independent of batches, resumable, counted right."""
 
 import json
+import os
 import random
 import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from models import Layout, ModelConfig, build, load_model, save_model
+from models import LanguageModel, Layout, ModelConfig, build, load_model, save_model
 from storage.artifacts import Store
-from storage.errors import ArtifactError, SpecError
+from storage.errors import ArtifactError, SpecError, StageFailed
 from storage.shards import RowTable, ShardWriter
-from tasks import cloze, evaluate, predictions
+from tasks import actors, cloze, evaluate, predictions, scores, scoring
+from tasks.answer_errors import CLASSES
 from tasks.specs import ClozeSpec, EvaluateSpec
 from tasks.tokenizers import load_tokenizer
 from tests.tasks.documents import artifacts
@@ -141,15 +147,17 @@ def test_an_answer_is_what_step_by_step_forward_passes_say(world):
         assert said == ids[row["id"], row["order"], row["control"]]
 
 
-@pytest.mark.parametrize("keep_out, prefix_tokens, expected", [
-    ("question", None, [8, 4, 6]), ("one", None, [9, 5, 7]), ("none", None, [10, 6, 8]),
-    ("question", 5, [5, 4, 5]), ("none", 0, [0, 0, 0]),
+@pytest.mark.parametrize("strategy, keep_out, prefix_tokens, expected", [
+    ("left_pad", "question", None, [8, 4, 6]), ("left_pad", "one", None, [9, 5, 7]), ("left_pad", "none", None, [10, 6, 8]),
+    ("left_pad", "question", 5, [5, 4, 5]), ("left_pad", "none", 0, [0, 0, 0]),
+    ("reread", "question", None, [15, 7, 11]), ("reread", "one", None, [16, 8, 12]), ("reread", "none", 13, [13, 9, 13]),
 ])
-def test_the_prefix_is_set_by_the_prompt(monkeypatch, keep_out, prefix_tokens, expected):
+def test_the_prefix_is_set_by_the_prompt(monkeypatch, strategy, keep_out, prefix_tokens, expected):
     seen = {}
 
     def greedy(model, prompts, prefix, **settings):
-        seen.update(zip(map(len, prompts), prefix))
+        assert settings["strategy"] == "left_pad"
+        seen.update(zip((prompt[-1] + 1 for prompt in prompts), prefix))
         return [[] for _ in prompts]
 
     class Model:
@@ -157,10 +165,53 @@ def test_the_prefix_is_set_by_the_prompt(monkeypatch, keep_out, prefix_tokens, e
 
     monkeypatch.setattr("models.greedy", greedy)
     kept = {"question": 2, "one": 1, "none": 0}[keep_out]
-    asked = [predictions.Prompt(str(n), tuple(range(n)), kept) for n in (10, 6, 8)]
-    predictions._greedy(asked, Model, spec(prefix_tokens=prefix_tokens), predictions._prefix_limit(
-        spec(prefix_tokens=prefix_tokens), Model), NEW, frozenset(), 0)
+    asked = [predictions.Prompt(str(n), tuple(range(n)), kept, lead=1, tail=2) for n in (10, 6, 8)]
+    predictions._greedy(asked, Model, spec(strategy=strategy, prefix_tokens=prefix_tokens), NEW, frozenset(), 0)
     assert [seen[n] for n in (10, 6, 8)] == expected
+
+
+# ------------------------------------------------------------------------------------------------------------- reread
+@pytest.mark.parametrize("lead, tail, expected", [
+    (1, 2, [0, 1, 2, 3, 1, 2, 3, 4, 5]), (0, 2, [0, 1, 2, 3, 0, 1, 2, 3, 4, 5]), (1, 0, [0, 1, 2, 3, 4, 5, 1, 2, 3, 4, 5]),
+    (1, 5, [0, 1, 2, 3, 4, 5]), (0, 6, [0, 1, 2, 3, 4, 5]),
+])
+def test_the_head_is_read_twice_and_nothing_else(lead, tail, expected):
+    prompt = predictions.Prompt("k", tuple(range(6)), 1, lead, tail)
+    assert list(prompt.twice().ids) == expected and prompt.twice().keep_out == 1
+
+
+def test_reread_is_left_pad_of_the_longer_text(world):
+    """Every model, with a prefix or without, answers E H H T as it would had the text been that."""
+    store, model, prompts = world
+    tokenizer = load_tokenizer(store.path(model) / "tokenizer")
+    causal = checkpoint(store, tokenizer, plan=("linear", "full"))
+    texts = RowTable(store.path(prompts) / "prompts.arrow").table.to_pylist()
+    for name in (model, causal):
+        ids, _ = predicted(store, evaluate.run(spec(dtype="float64", strategy="reread"), store, name, prompts))
+        plain, _ = predicted(store, evaluate.run(spec(dtype="float64"), store, name, prompts))
+        assert ids != plain
+        loaded = load_model(store.path(name), torch.float64)
+        for row in texts[::7]:
+            own = tokenizer.encode(row["prompt"])
+            head, tail = own[:len(own) - row["tail_tokens"]], own[len(own) - row["tail_tokens"]:]
+            whole = [tokenizer.end_of_text, *head, *head, *tail]
+            layout = Layout.dense(1, len(whole)).with_prefix(len(whole) - len(tail))
+            with torch.no_grad():
+                token = int(loaded(torch.tensor([whole]), layout)[0, -1, :tokenizer.vocabulary_size].argmax())
+            said = ids[row["id"], row["order"], row["control"]]
+            stops = b"\n" in tokenizer.token_bytes(token) or token == tokenizer.end_of_text
+            assert said[:1] == ([] if stops else [token])
+
+
+def test_a_second_reading_that_does_not_fit_is_refused_before_any_answer(world):
+    store, _, prompts = world
+    tokenizer = load_tokenizer(store.path(world[1]) / "tokenizer")
+    model = checkpoint(store, tokenizer, plan=("full",), positions="learned", max_length=150)
+    evaluate.run(spec(), store, model, prompts)
+    wanted = spec(strategy="reread")
+    with pytest.raises(SpecError, match=r"\d+ of \d+ prompts do not fit: the longest has \d+ tokens .*twice.* can place 150"):
+        evaluate.run(wanted, store, model, prompts)
+    assert not (store.folder / "work" / evaluate.plan(wanted, store, model, prompts) / predictions.FOLDER).exists()
 
 
 def test_strategies_and_settings_reach_the_model(world):
@@ -209,51 +260,143 @@ def test_a_model_without_prefix_says_the_same_under_every_strategy(world):
 def test_released_pads_are_the_spaces_of_the_tokenizer(name, pad):
     asked = spec(strategy="left_pad_released", prefix_tokens=9)
     reader = SimpleNamespace(able=SimpleNamespace(prefix=True))
-    assert predictions._pad(asked, reader, load_tokenizer(name)) == pad
+    assert predictions.pad_of(asked, reader, load_tokenizer(name)) == pad
     with pytest.raises(SpecError, match="ids:64 has no such token"):
-        predictions._pad(asked, reader, load_tokenizer("ids:64"))
+        predictions.pad_of(asked, reader, load_tokenizer("ids:64"))
 
 
 # ---------------------------------------------------------------------------------------------------------- resuming
-def test_a_killed_evaluation_goes_on_where_it_was(world, monkeypatch):
+DIES = """
+import os, signal, sys
+from storage.artifacts import Store
+from tasks import evaluate, predictions
+from tasks.specs import EvaluateSpec
+real, kept = predictions.Kept.add, []
+def add(self, results):
+    real(self, results)
+    kept.append(results)
+    if len(kept) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+predictions.Kept.add = add
+evaluate.run(EvaluateSpec.model_validate_json(sys.argv[2]), Store(sys.argv[1]), sys.argv[3], sys.argv[4])
+"""
+
+
+class Watched:
+    """Counts the rows that models read and score."""
+
+    def __init__(self, monkeypatch):
+        self.read, self.scored = [], 0
+        prefill, hidden = LanguageModel.prefill, LanguageModel.hidden
+
+        def watched_prefill(model, ids_BL, layout, *rest):
+            self.read += [tuple(row[:n]) for row, n in zip(ids_BL.tolist(), layout.lengths)]
+            return prefill(model, ids_BL, layout, *rest)
+
+        def watched_hidden(model, ids_BL, layout):
+            self.scored += len(ids_BL)
+            return hidden(model, ids_BL, layout)
+
+        monkeypatch.setattr(LanguageModel, "prefill", watched_prefill)
+        monkeypatch.setattr(LanguageModel, "hidden", watched_hidden)
+
+
+def test_an_evaluation_killed_in_the_middle_answers_only_the_rest(world, monkeypatch):
+    """kill -9 after three batches; the second run reads the prompts that have no answer, once each, and no other."""
     store, model, prompts = world
-    wanted = spec(batch_rows=1, seed=3)
-    monkeypatch.setattr(predictions, "GROUP", 2)
-    real, calls = predictions._greedy, []
-
-    def dies_after_three(group, *rest):
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        calls.append([prompt.key for prompt in group])
-        return real(group, *rest)
-
-    monkeypatch.setattr(predictions, "_greedy", dies_after_three)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate.run(wanted, store, model, prompts)
-    assert not store.exists(evaluate.plan(wanted, store, model, prompts))
-    before = {key for call in calls for key in call}
-    calls.clear()
-    monkeypatch.setattr(predictions, "_greedy", lambda group, *rest: calls.append(
-        [prompt.key for prompt in group]) or real(group, *rest))
+    wanted = spec(batch_rows=2, seed=3)
+    ended = subprocess.run([sys.executable, "-c", DIES, store.root, wanted.model_dump_json(), model, prompts],
+                           env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    identifier = evaluate.plan(wanted, store, model, prompts)
+    assert not store.exists(identifier)
+    kept = [json.loads(path.read_text()) for path in
+            (store.folder / "work" / identifier / predictions.FOLDER).glob("*.json")]
+    assert [len(each) for each in kept] == [2, 2, 2]
+    watched = Watched(monkeypatch)
     made = evaluate.run(wanted, store, model, prompts)
-    after = [key for call in calls for key in call]
-    assert len(before) == 3 * 2 and not before & set(after) and len(after) == len(set(after))
-    assert predicted(store, made)[0] == predicted(store, evaluate.run(spec(batch_rows=1), store, model, prompts))[0]
+    assert made == identifier
+    assert len(watched.read) == len(set(watched.read)) == store.manifest(made).counts["prompts"] - 6
+    assert predicted(store, made)[0] == predicted(store, evaluate.run(spec(batch_rows=2), store, model, prompts))[0]
     assert sorted(path.name for path in store.path(made).iterdir()) == [
         "manifest.json", "predictions.arrow", "scores.json"]
 
 
 def test_prompts_that_read_the_same_are_answered_once(world, monkeypatch):
     store, model, prompts = world
-    real, asked = predictions._greedy, []
-    monkeypatch.setattr(predictions, "_greedy", lambda group, *rest: asked.extend(
-        prompt.key for prompt in group) or real(group, *rest))
+    watched = Watched(monkeypatch)
     made = evaluate.run(spec(seed=4), store, model, prompts)
     _, table = predicted(store, made)
-    assert len(asked) == len(set(asked)) == len(set(table.column("prompt"))) < len(table)
+    assert len(watched.read) == len(set(table.column("prompt"))) < len(table)
     counts = store.manifest(made).counts
-    assert counts["examples"] == len(table) and counts["prompts"] == len(asked)
+    assert counts["examples"] == len(table) and counts["prompts"] == len(watched.read)
     assert counts["examples_per_second"] > 0
+
+
+# ------------------------------------------------------------------------------------------------------------- actors
+@pytest.fixture
+def ray_here():
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False, object_store_memory=100 << 20)
+    yield ray
+    ray.shutdown()
+
+
+class DiesOnce(actors.Reader):
+    """Takes its process with it when it is asked for the first time; `root` says where it notes that."""
+
+    def answers(self, prompts):
+        mark = Path(self.root) / "died"
+        if not mark.exists():
+            mark.touch()
+            os._exit(1)
+        return super().answers(prompts)
+
+
+class Fails(actors.Reader):
+    def answers(self, prompts):
+        raise SpecError("this one fails")
+
+
+class AlwaysDies(actors.Reader):
+    def answers(self, prompts):
+        os._exit(1)
+
+
+@pytest.mark.services
+def test_two_actors_answer_as_one_process_does_and_dead_ones_are_replaced(world, ray_here, tmp_path):
+    store, model, prompts = world
+    alone, table = predicted(store, evaluate.run(spec(dtype="float64", likelihood=True), store, model, prompts))
+    made = evaluate.run(spec(dtype="float64", likelihood=True, actors=2, batch_rows=2), store, model, prompts)
+    shared, other = predicted(store, made)
+    assert shared == alone
+    assert other.column("loglikelihood") == pytest.approx(table.column("loglikelihood"), abs=1e-9)
+    asked = [predictions.Prompt(f"p{n}", tuple(range(1, n)), 0) for n in range(3, 15)]
+    wanted = spec(actors=2, batch_rows=2)
+    found = {}
+    for name, reader in (("once", DiesOnce), ("never", actors.Reader)):
+        with actors.Crew(store.root, model, wanted, NEW, reader) as crew:
+            found[name] = crew.answer(asked, tmp_path / name)
+            assert len(crew.all) == (3 if name == "once" else 2)
+    assert {key: each.ids for key, each in found["once"].items()} == {
+        key: each.ids for key, each in found["never"].items()} and len(found["once"]) == 12
+    (store.folder / "died").unlink()
+    with actors.Crew(store.root, model, wanted, NEW, Fails) as crew, pytest.raises(SpecError, match="^this one fails$"):
+        crew.answer(asked, tmp_path / "fails")
+    with actors.Crew(store.root, model, spec(actors=1), NEW, AlwaysDies) as crew, pytest.raises(
+            StageFailed, match="3 actors died over one group"):
+        crew.answer(asked, tmp_path / "dies")
+    with pytest.raises(SpecError, match="more than the 0 GPUs"):
+        evaluate.run(spec(gpus_per_actor=1), store, model, prompts)
+
+
+def test_groups_are_shares_of_at_least_a_batch():
+    sizes = [len(each) for each in actors.groups(range(100), spec(actors=2, batch_rows=4))]
+    assert sum(sizes) == 100 and sizes == [13] * 7 + [9]
+    assert [len(each) for each in actors.groups(range(10), spec(actors=4, batch_rows=8))] == [8, 2]
+    assert max(len(each) for each in actors.groups(range(10_000), spec(actors=2, batch_rows=8))) == 64
+    assert actors.groups([], spec(actors=2)) == []
 
 
 # ------------------------------------------------------------------------------------------------------------- scores
@@ -272,6 +415,44 @@ def test_scores_are_those_of_the_predictions(world):
         assert score["value"] == pytest.approx(np.mean([row["correct"] for row in members]))
         assert all(row["correct"] == (row["answers"][0].lower() in row["prediction"].lower()) for row in members)
     assert {s["column"] for s in scores} == {"natural", "swap", "uncommon"}
+
+
+def test_every_metric_stands_beside_and_errors_have_a_class(world):
+    store, model, prompts = world
+    made = evaluate.run(spec(), store, model, prompts)
+    rows = RowTable(store.path(made) / "predictions.arrow").table.to_pylist()
+    for row in rows:
+        expected = scoring.every_metric(row["prediction"], row["answers"])
+        assert {name: row[name] for name in scoring.METRICS} == pytest.approx(expected)
+        assert (row["error"] == "") == row["correct"] and row["error"] in ("", *CLASSES)
+        assert row["truncated"] == (len(row["ids"]) == NEW) and np.isnan(row["loglikelihood"])
+    assert len({row["error"] for row in rows}) > 1
+    for score in json.loads((store.path(made) / "scores.json").read_text()):
+        assert score["also"]["contains"] == {name: score[name] for name in ("value", "low", "high")}
+        assert set(score["also"]) == set(scoring.METRICS) and "likelihood" not in score
+        assert sum(score["errors"].values()) == pytest.approx(1 - score["value"])
+        assert list(score["errors"]) == list(CLASSES)
+
+
+def test_any_metric_is_computed_again_without_a_model(world):
+    store, model, prompts = world
+    made = {metric: evaluate.run(spec(metric=metric), store, model, prompts) for metric in scoring.METRICS}
+    found = {metric: json.loads((store.path(name) / "scores.json").read_text()) for metric, name in made.items()}
+    for metric in scoring.METRICS:
+        again = scores.rescore(store.path(made["contains"]), metric)
+        for mine, theirs in zip(again, found[metric], strict=True):
+            assert mine["metric"] == metric and mine["value"] == theirs["value"]
+            skipped = ("examples_per_second",) + (("errors",) if metric != "contains" else ())
+            assert {name: each for name, each in mine.items() if name not in skipped} == {
+                name: each for name, each in theirs.items() if name not in skipped}
+            assert ("errors" in mine) == (metric == "contains")
+    graded = RowTable(store.path(made["f1"]) / "predictions.arrow").table
+    assert str(graded.schema.field("correct").type) == "double"
+    assert graded.column("correct").to_pylist() == pytest.approx(graded.column("f1").to_pylist())
+    with pytest.raises(SpecError, match="unknown metric"):
+        scores.rescore(store.path(made["f1"]), "rouge")
+    with pytest.raises(ArtifactError, match="no scores.json"):
+        scores.rescore(store.path(prompts), "f1")
 
 
 def row(item, order, control, correct, column="natural", uncommon=False, document=None):
@@ -397,5 +578,11 @@ def test_examples_and_recall_are_tracked(world):
     evaluate.run(spec(seed=9), store, model, prompts, tracking=Recorder(), run_id="r")
     (_, values, _), (_, examples, name) = logged
     assert "above_controls/natural/default" in values and values["examples_per_second"] > 0
-    assert name == "examples" and {"prediction", "answers", "correct"} <= set(examples[0])
+    assert name == "examples" and {"prompt", "prediction", "gold", "correct", "error"} <= set(examples[0])
     assert len({(e["column"], e["order"], e["control"]) for e in examples}) == 12
+    table = RowTable(store.path(evaluate.plan(spec(seed=9), store, model, prompts)) / "predictions.arrow").table.to_pylist()
+    assert {e["error"] for e in examples} == {each["error"] for each in table}
+    by_item = {(each["item"], each["order"], each["control"]): each for each in table}
+    assert all(predictions.key_of(e["prompt"]) == by_item[e["item"], e["order"], e["control"]]["prompt"] for e in examples)
+    shares = [value for name, value in values.items() if name.startswith("errors/") and name.endswith("/natural/default")]
+    assert len(shares) == len(CLASSES) and 0 < sum(shares) <= 1
