@@ -65,7 +65,7 @@ def resolve(spec: ExtrapolationSpec, corpus: str | None) -> dict[str, Any]:
 def plan(spec: ExtrapolationSpec, store: Store | None, checkpoint: str, corpus: str | None = None,
          mixers: Iterable[str] | None = None) -> str:
     """The id that `run` would return; the files are hashed, nothing else is read."""
-    source = Source.of(checkpoint)
+    source = Source(checkpoint)
     return artifact_id(KIND, resolve(spec, corpus), _inputs(source, corpus), source.code(__name__, mixers))
 
 
@@ -78,7 +78,7 @@ def run(spec: ExtrapolationSpec, store: Store, checkpoint: str, corpus: str | No
     tracking, run_id  where perplexity by length is logged, if anywhere: the length is the step
     mixers            kinds of mixer in the checkpoint, part of the identity; None = all there are
     """
-    source = Source.of(checkpoint)
+    source = Source(checkpoint)
 
     def make(folder: Path) -> dict[str, Any]:
         model, tokenizer = source.load(store, spec.dtype)

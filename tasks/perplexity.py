@@ -50,7 +50,7 @@ log = logs.get("tasks.perplexity")
 def plan(spec: PerplexitySpec, store: Store | None, checkpoint: str, shards: str | None = None, corpus: str | None = None,
          bigrams: str | None = None, mixers: Iterable[str] | None = None) -> str:
     """The id that `run` would return; nothing is read, and the inputs need not exist."""
-    source = Source.of(checkpoint)
+    source = Source(checkpoint)
     return artifact_id(KIND, spec.model_dump(mode="json"), _inputs(source, shards, corpus, bigrams),
                        source.code(__name__, mixers))
 
@@ -66,7 +66,7 @@ def run(spec: PerplexitySpec, store: Store, checkpoint: str, shards: str | None 
     mixers            kinds of mixer in the checkpoint, part of the identity; None = all there are
     Raises SpecError unless exactly one text is given, ArtifactError where tokenizers differ, LengthError.
     """
-    source = Source.of(checkpoint)
+    source = Source(checkpoint)
 
     def make(folder: Path) -> dict[str, Any]:
         model, tokenizer = source.load(store, spec.dtype)

@@ -1,7 +1,7 @@
 """A checkpoint that reads text: an artifact or `hf:...`, its tokenizer, and its loss at many targets.
 
-What names and loads a model is what names and loads it in an evaluation (tasks/evaluate.py). That module is imported
-by name, so that a change of how answers are made or scored does not rename losses.
+A model is named and loaded as in an evaluation. What is taken from there beyond tasks/loading.py is imported by name,
+so that a change of how answers are made or scored does not rename losses.
 
 Letters: S targets, D width, E vocabulary rows.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,8 @@ import numpy as np
 from storage.artifacts import Store
 from storage.errors import ArtifactError
 from storage.identity import code_hash
-from tasks.tokenizers import Tokenizer, load_tokenizer
+from tasks.loading import OUTSIDE, model_of, outside, tokenizer_of
+from tasks.tokenizers import Tokenizer
 
 EVALUATE, PREDICTIONS = "tasks.evaluate", "tasks.predictions"
 LOGITS = 1 << 25        # held at once: 128 MB in float32
@@ -28,40 +28,36 @@ LOGITS = 1 << 25        # held at once: 128 MB in float32
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint by its name. `identity` stands for it in an artifact's id."""
+    """A checkpoint by its name: an artifact's id, or `hf:<folder or hub name>`."""
 
     checkpoint: str
-    outside: ModuleType | None
 
-    @classmethod
-    def of(cls, checkpoint: str) -> Source:
-        """Raises ConfigError later, where there is no such folder or name of the hub."""
-        return cls(checkpoint, importlib.import_module(EVALUATE)._outside(checkpoint))
+    @property
+    def outside(self) -> ModuleType | None:
+        """tasks.external for a model of transformers."""
+        return outside(self.checkpoint)
 
     @property
     def identity(self) -> str:
-        """An artifact's id, or the checksum or commit of a model of transformers. Raises ConfigError."""
+        """What stands for it in an artifact's id: its own, or the checksum or commit of a model of transformers.
+
+        Raises ConfigError where there is no such folder or name.
+        """
         return self.outside.identity(self.checkpoint) if self.outside else self.checkpoint
 
     def code(self, stage: str, mixers: Iterable[str] | None) -> str:
         """Hash of a stage, and of the trunk and the mixers that may run (None: all), or the adapter."""
         if self.outside:
-            return code_hash([stage, self.outside.__name__])
+            return code_hash([stage, OUTSIDE])
         kinds = sorted(set(mixers)) if mixers is not None else importlib.import_module(EVALUATE)._kinds()
         return code_hash([stage, "models.checkpoint", *(f"models.mixers.{kind}" for kind in kinds)])
 
     def load(self, store: Store, dtype: str) -> tuple[Any, Tokenizer]:
         """(model, tokenizer), on the GPU if there is one. Raises ConfigError, ArtifactError, TokenizerError."""
-        import torch
-
-        place: Path | str = self.checkpoint
         if not self.outside:
             store.verify(self.checkpoint)
-            place = store.path(self.checkpoint)
-        tokenizer = self.outside.tokenizer_of(place) if self.outside else load_tokenizer(place / "tokenizer")
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        model = importlib.import_module(EVALUATE)._model(self.outside, place, getattr(torch, dtype), device)
-        return model.eval(), tokenizer
+        tokenizer = tokenizer_of(self.checkpoint, store)
+        return model_of(self.checkpoint, store, dtype).eval(), tokenizer
 
 
 def threads(count: int) -> Any:
