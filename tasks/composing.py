@@ -116,6 +116,8 @@ class Composer:
         shown, worked, asked = self._fitted(item, worked, strangers)
         if asked.reason:
             return Rejection(item.document_id, asked.reason)
+        if self.spec.budget == "total" and self.examples.give_away(worked, item):
+            return Rejection(item.document_id, "too_few_examples")
         found = {"none": asked}
         if "empty" in self.controls:
             found["empty"] = self._checked(shown, None, None, worked)

@@ -1,8 +1,8 @@
 """Worked examples before a question: other questions of the same column with their answers, in the same order and template.
 
-They are drawn for each item apart, from documents other than its own and no document twice, and only from those in
-which the item's answer does not occur, so that a control, which keeps the examples, stays one. The draw depends on the
-seed and the item: two shots begin with the one shot.
+They are drawn for each item apart, from documents other than its own and no document twice, and only such in which, as
+far as they are shown, the item's answer does not occur, so that a control, which keeps the examples, stays one. The draw
+depends on the seed and the item: two shots begin with the one shot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Examples:
 
     def __init__(self, spec: ClozeSpec, task: EvalTask, cut: Callable[[Item], Item | None]) -> None:
         self.spec, self.task = spec, task
-        self._cut, self._usable = cut, {}
+        self._cut, self._shown = cut, {}
 
     def drawn(self, item: Item, pool: Mapping[str, Sequence[Item]], material: Material) -> list[Item] | None:
         """As many as the spec asks for, whole; None when there are too few. pool: document -> its items."""
@@ -37,13 +37,20 @@ class Examples:
         return found if len(found) == self.spec.shots else None
 
     def _fair(self, example: Item, item: Item) -> bool:
-        """Whether the example says nothing of the item's answer and its own can be shown."""
-        if any(self.task.mentions(text, item) for text in (example.document, example.question, example.cloze,
-                                                          *example.answers)):
-            return False
-        if example.id not in self._usable:
-            self._usable[example.id] = self._cut(example) is not None
-        return self._usable[example.id]
+        """Whether the example can be shown and says nothing of the item's answer."""
+        if example.id not in self._shown:
+            cut = self._cut(example)
+            self._shown[example.id] = None if cut is None else self._text(cut)
+        shown = self._shown[example.id]
+        return shown is not None and not self.task.mentions(shown, item)
+
+    def give_away(self, worked: Sequence[Item], item: Item) -> bool:
+        """Whether examples whose documents were cut anew hold the item's answer."""
+        return any(self.task.mentions(self._text(example), item) for example in worked)
+
+    def _text(self, example: Item) -> str:
+        """All that any order shows of a cut example."""
+        return "\n".join(self._written(order, example) for order in self.spec.orders)
 
     def before(self, order: str, worked: Sequence[Item], asked: Prompt) -> Prompt:
         """The prompt behind its examples, blank lines between them; its tail stays its own."""
