@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SLOTS = 16384       # of one forward where the number of rows is left open
+SLOTS = 16384       # of one forward where the number of rows is left open,
+CELLS = 1 << 28     # and logits, where a model gives them at every slot (those of transformers do)
 
 
 @dataclass(frozen=True)
@@ -31,26 +32,32 @@ class Pair:
 def score(model: Any, pairs: Sequence[Pair], rows: int | None) -> list[tuple[float, bool]]:
     """(log-likelihood [nats], whether each token is the likeliest) of every continuation, in order.
 
-    rows: of one forward; None = as many as fit SLOTS. An empty continuation is certain: (0, True).
+    rows: of one forward; None = as many as fit SLOTS and CELLS. An empty continuation is certain: (0, True).
     """
     asked: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for number, pair in enumerate(pairs):
         if pair.continuation:
             asked.setdefault((pair.read, pair.prefix), []).append(number)
     found: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
-    for batch in _batches(list(asked), rows):
+    for batch in _batches(list(asked), rows, _slots(model)):
         members = [asked[key] for key in batch]
         for number, answer in _forward(model, batch, [[pairs[k] for k in row] for row in members], members):
             found[number] = answer
     return found
 
 
-def _batches(keys: list[tuple[tuple[int, ...], int]], rows: int | None) -> Iterator[list]:
+def _slots(model: Any) -> int:
+    from models import LanguageModel
+
+    return SLOTS if isinstance(model, LanguageModel) else min(SLOTS, CELLS // model.config.table_rows)
+
+
+def _batches(keys: list[tuple[tuple[int, ...], int]], rows: int | None, slots: int) -> Iterator[list]:
     """Longest first."""
     keys.sort(key=lambda key: (-len(key[0]), key))
     start = 0
     while start < len(keys):
-        size = rows or max(1, SLOTS // max(1, len(keys[start][0])))
+        size = rows or max(1, slots // max(1, len(keys[start][0])))
         yield keys[start:start + size]
         start += size
 
