@@ -217,3 +217,29 @@ def test_reading_needs_no_store(source):
     assert [type(entry).__name__ for entry in entries] == ["Record", "Record", "Unusable", "Record"]
     with pytest.raises(CorpusError, match="nothing is at"):
         questions.read(get_task("squad"), _spec(source.parent / "none.json"))      # at the call, not at the first record
+
+
+# --------------------------------------------------------------------------------------------- on to the cloze stage
+SUMMARY = "A. 510(k) Number:\nk060431\nE. Applicant:\nMirelle Optics\nF. Proprietary and Established Names:\nHalden Lens\n"
+ORIGINALS = {
+    "squad": ("a.json", {"data": [_squad("Ida Krull")]},
+              f"What is 0? {CONTEXT}\n{CONTEXT} The answer to Tolm-0 is"),
+    "drop": ("a.jsonl", [{"passage_id": "p", "passage": CONTEXT, "qa": [{"question": "Who founded it?", "answers": ["Ida Krull"]}]}],
+             f"Who founded it? {CONTEXT}\n{CONTEXT} The answer to p/0 is"),
+    "fda": ("a.jsonl", [{"doc_id": "D", "text": SUMMARY}],
+            "Information about Applicant. {0}.\n{0}. Applicant:".format(SUMMARY.strip())),
+}
+
+
+@pytest.mark.parametrize("task", ORIGINALS)
+def test_original_records_can_be_asked_in_the_released_template(tmp_path, task):
+    from tasks.cloze import preview
+    from tasks.evals.base import QuestionRow
+    from tasks.specs import ClozeSpec
+
+    name, content, prompt = ORIGINALS[task]
+    questions.build(_spec(put(tmp_path / name, content), task), get_task(task), tmp_path, Rewriter())
+    rows = [QuestionRow(**row) for row in RowTable(tmp_path / "questions.arrow").table.to_pylist()]
+    spec = ClozeSpec(task=task, template="jrt-2407", orders=("twice",), tokenizer="bytes", document_tokens=400)
+    found = preview(spec, questions=rows)
+    assert prompt in [each["prompt"] for each in found["prompts"]] and not found["rejected"]

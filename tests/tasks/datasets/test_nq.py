@@ -82,6 +82,7 @@ def test_tokens_become_lines_and_the_answer_stays(tmp_path):
     assert found["7/page"].document == "Tolm - wikipedia\nTolm\nTolm was founded by Ida Krull in 1904 .\nVey"
     assert found["7/page"].answers == ("Ida Krull",) and found["7/page"].title == "Tolm" and found.format == "nq-pages"
     assert {record.column for record in found.records} == {"page", "512", "1024", "2048"}
+    assert found["7/512"].document == found["7/page"].document
     assert found.notes == {"shorter_than_512": 1, "shorter_than_1024": 1, "shorter_than_2048": 1}
 
 

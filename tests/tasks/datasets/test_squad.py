@@ -35,10 +35,11 @@ def test_what_cannot_be_asked_is_named(tmp_path):
     unclear = _question("v2", [], is_impossible=True)
     bare = {"id": "bare", "answers": []}
     path = put(tmp_path / "a.json", _article(_question(), gone, unclear, bare, _question("none", []),
-                                             _question("kind", [{"text": 3, "answer_start": 0}])))
+                                             _question("kind", [{"text": 3, "answer_start": 0}]),
+                                             _question("flag", [{"text": "Vey", "answer_start": True}])))
     found = Collected("squad", path)
     assert found.reasons == {"answer_not_in_document": 1, "unanswerable": 1, "missing_field": 1, "no_answer": 1,
-                             "wrong_type": 1}
+                             "wrong_type": 2}
     missing = next(each for each in found.unusable if each.reason == "missing_field")
     assert str(path) in missing.where and "question bare" in missing.where and "'question'" in missing.detail
 
