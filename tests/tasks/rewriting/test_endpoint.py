@@ -78,7 +78,13 @@ def test_an_instruction_never_changes_under_its_version():
 
 
 def test_requests_at_once_stay_within_the_bound_and_reach_it(cache):
-    with serving(lambda number, body: Say(good(number, body), seconds=0.03)) as server:
+    five = threading.Barrier(5, timeout=15)      # the server answers five together, or none
+
+    def script(number, body):
+        five.wait()
+        return good(number, body)
+
+    with serving(script) as server:
         list(rewriter(server, cache, concurrency=5).clozes(records(40)))
     assert server.most_at_once == 5
 
@@ -167,9 +173,11 @@ def test_one_malformed_body_is_forgiven(cache):
 ])
 def test_trouble_that_passes_is_tried_again(cache, trouble):
     with serving(at_first(trouble, trouble)) as server:
-        endpoint = rewriter(server, cache, concurrency=1, timeout=0.8 if trouble.seconds else 20.0)
+        slow = trouble.seconds > 0        # then a busy machine may be late once more
+        endpoint = rewriter(server, cache, concurrency=1, timeout=0.7 if slow else 20.0, tries=9 if slow else 3)
         assert list(endpoint.clozes(records(2))) == clozes(records(2))
-    assert endpoint.bill["requests"] == len(server.questions) == 4 and endpoint.bill["retries"] == 2
+    assert endpoint.bill["requests"] == len(server.questions) == endpoint.bill["retries"] + 2
+    assert endpoint.bill["retries"] == 2 or slow and endpoint.bill["retries"] > 2
 
 
 @pytest.mark.parametrize("header, least, most", [
@@ -345,10 +353,12 @@ def test_equal_questions_of_one_run_are_paid_for_once(cache):
 
 
 def test_two_runs_at_once_pay_for_nothing_twice(cache):
-    found = {}
+    found, bills = {}, []
     with serving(lambda number, body: Say(good(number, body), seconds=0.02)) as server:
         def run(name, some):
-            found[name] = list(rewriter(server, cache).clozes(some))
+            endpoint = rewriter(server, cache)
+            found[name] = list(endpoint.clozes(some))
+            bills.append(endpoint.bill)
 
         threads = [threading.Thread(target=run, args=(name, records(25, start))) for name, start in (("a", 0), ("b", 5))]
         for thread in threads:
@@ -357,6 +367,8 @@ def test_two_runs_at_once_pay_for_nothing_twice(cache):
             thread.join()
     assert found == {"a": clozes(records(25)), "b": clozes(records(25, 5))}
     assert len(server.questions) == len(set(server.questions)) == 30
+    total = {name: bills[0][name] + bills[1][name] for name in bills[0]}
+    assert (total["requests"], total["cached"], total["tokens_in"]) == (30, 20, 30 * 200)
 
 
 PROCESS = """
@@ -376,7 +388,7 @@ def start(server, cache):
                             stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
-def wait_for(condition, seconds=20):
+def wait_for(condition, seconds=60):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not come"

@@ -1,6 +1,7 @@
 """The same clozes, bill, bound and failures when the requests are spread over Ray's workers, and rows through Ray Data."""
 
 import json
+import threading
 
 import pytest
 
@@ -28,13 +29,16 @@ def ray_here():
         ray.shutdown()
 
 
-def slowly(number, body):
-    return Say(good(number, body), seconds=0.05)
-
-
 def test_the_same_clozes_within_the_bound_from_several_workers(ray_here, tmp_path):
-    with serving(slowly) as server:
-        endpoint = Endpoint(spec(server.url, concurrency=6), tmp_path)
+    four = threading.Barrier(4, timeout=60)      # more than one worker sends at once
+
+    def script(number, body):
+        if number <= 24:
+            four.wait()
+        return Say(good(number, body), seconds=0.02)
+
+    with serving(script) as server:
+        endpoint = Endpoint(spec(server.url, concurrency=6, timeout=90), tmp_path)
         assert endpoint_asking._workers(6) == 2 and endpoint_asking._workers(5) == 1
         assert list(endpoint.clozes(records(100))) == clozes(records(100))
     assert 4 <= server.most_at_once <= 6
