@@ -9,12 +9,14 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from storage.errors import CorpusError
 from tasks.datasets.records import Unusable
 
+LOOK = 64      # lines that may be broken before a file is taken for something else
 Files = dict[str, Path]      # name from the folder that all have in common -> place, sorted by name
 
 
@@ -96,9 +98,18 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def first_line(path: Path) -> Any:
-    """The first value of a file of JSON lines, None if there is none or it is not JSON."""
-    value = next((value for _, value in json_lines(path)), None)
-    return None if isinstance(value, Unusable) else value
+    """The first value of a file of JSON lines; None if it has no lines.
+
+    Raises `CorpusError` where none of its first lines is JSON; a few bad ones are for the reader to count.
+    """
+    bad = None
+    for _, value in islice(json_lines(path), LOOK):
+        if not isinstance(value, Unusable):
+            return value
+        bad = bad or value
+    if bad is not None:
+        raise CorpusError(f"{bad.where}: {bad.detail}, nor are the lines after it; give a file of JSON lines")
+    return None
 
 
 def _line(line: bytes, where: str) -> Any:

@@ -76,6 +76,9 @@ def test_damaged_files_are_named(tmp_path):
     bad = put(tmp_path / "b.json", b'{"data": [{"title": "\xff", "paragraphs": []}]}')
     with pytest.raises(CorpusError, match="b.json: byte 21 is not UTF-8"):
         Collected("squad", bad)
+    with pytest.raises(CorpusError, match="d.jsonl, line 1: not JSON .*nor are the lines after it"):
+        Collected("squad", put(tmp_path / "d.jsonl", ["{", "["]))
+    assert Collected("squad", put(tmp_path / "e.jsonl", ["{", ROW])).reasons == {"not_json": 1}
     lines = tmp_path / "c.jsonl.gz"
     lines.write_bytes(gzip.compress(b'{"text": "Tolm. It is", "value": "Tolm", "context": "Tolm.", "question": "What?"}\n\xff\n'))
     assert Collected("squad", lines).reasons == {"not_utf8": 1}
