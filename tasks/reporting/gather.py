@@ -13,6 +13,7 @@ import numpy as np
 from storage.artifacts import Store
 from storage.shards import RowTable
 
+MEASURED = {"perplexities": "perplexity.json", "extrapolations": "extrapolation.json", "deploys": "deploy.json"}
 METRICS = ("contains", "exact", "squad_exact", "f1", "rouge_l")      # columns of predictions.arrow beside `correct`
 
 
@@ -67,6 +68,22 @@ class Rejected:
     count: int
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What one reading or timing of one checkpoint gave: the rows of its artifact's table."""
+
+    workload: str
+    architecture: str
+    seed: int
+    label: str
+    rows: list[dict[str, Any]]
+
+    def name(self, among: list[Measured]) -> str:
+        """The architecture, with its seed where several seeds stand beside each other."""
+        several = len({one.seed for one in among if one.architecture == self.architecture}) > 1
+        return f"{self.architecture}, seed {self.seed}" if several else self.architecture
+
+
 @dataclass
 class Gathered:
     """Everything a report needs. `answers[panel][architecture, seed, order, control]`."""
@@ -75,13 +92,17 @@ class Gathered:
     answers: dict[Panel, dict[tuple[str, int, str, str], Answers]] = field(default_factory=dict)
     scores: list[dict[str, Any]] = field(default_factory=list)
     metrics: dict[tuple[str, str], str] = field(default_factory=dict)  # (workload, label) -> what `correct` counts
+    perplexities: list[Measured] = field(default_factory=list)
+    extrapolations: list[Measured] = field(default_factory=list)
+    deploys: list[Measured] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     data: dict[str, dict[str, Any]] = field(default_factory=dict)      # workload -> counts of its corpus and rows
 
 
 def gather(store: Store, results: dict[str, Any]) -> Gathered:
-    """`results` names artifacts: {"workloads": {name: {corpus, shards, rows, prompts, checkpoints, scores}}, "timings"}."""
+    """`results` names artifacts: {"workloads": {name: {corpus, shards, rows, prompts, checkpoints, scores,
+    perplexities, extrapolations, deploys}}, "timings"}."""
     found = Gathered()
     for workload, parts in results["workloads"].items():
         found.data[workload] = {role: store.manifest(parts[role]).counts
@@ -97,10 +118,19 @@ def gather(store: Store, results: dict[str, Any]) -> Gathered:
             architecture, seed, label = name.split("/", 2)
             store.verify(scores)
             _read_scores(found, store.path(scores), workload, (architecture, int(seed)), label)
+        for kind, file in MEASURED.items():
+            getattr(found, kind).extend(_measured(store, workload, parts.get(kind, {}), file))
     if results.get("timings"):
         store.verify(results["timings"])
         found.timings = _json(store.path(results["timings"]) / "timings.json")
     return found
+
+
+def _measured(store: Store, workload: str, artifacts: dict[str, str], file: str) -> Iterator[Measured]:
+    for name, artifact in artifacts.items():
+        architecture, seed, label = name.split("/", 2)
+        store.verify(artifact)
+        yield Measured(workload, architecture, int(seed), label, _json(store.path(artifact) / file))
 
 
 def _rejected(store: Store, workload: str, label: str, prompts: str) -> Iterator[Rejected]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
-from tasks.reporting import averages, figures, overview, plots, recall_tables, sentences, tables_beside
+from tasks.reporting import averages, figures, language, overview, plots, recall_tables, sentences, tables_beside
 from tasks.reporting.averages import Average
 from tasks.reporting.compare import (
     Difference,
@@ -20,7 +20,7 @@ from tasks.reporting.compare import (
     recalls,
 )
 from tasks.reporting.footprint import Footprint
-from tasks.reporting.gather import Gathered, Panel
+from tasks.reporting.gather import Gathered, Measured, Panel
 from tasks.reporting.published import Here, Published
 from tasks.reporting.settings import Setting, settings
 from tasks.reporting.tables import Table
@@ -102,12 +102,21 @@ class Report:
 
     def here(self, panel: Panel, architecture: str, order: str) -> Here:
         """The conditions of one measured figure."""
-        found, taken = self.settings.get((panel.workload, panel.task)), self.footprints.get(f"{panel.workload}/{architecture}")
-        trained = next((one for one in self.found.trained
-                        if (one.workload, one.architecture) == (panel.workload, architecture)), None)
-        return Here(taken.parameters if taken else None, trained.summary.get("tokens") if trained else None,
-                    found.document_tokens if found else None, found.short if found else "", order,
-                    _source(self.study, panel.workload, panel.task), architecture)
+        found = self.settings.get((panel.workload, panel.task))
+        return Here(*self._size(panel.workload, architecture), found.document_tokens if found else None,
+                    found.short if found else "", order, _source(self.study, panel.workload, panel.task), architecture)
+
+    def reading(self, one: Measured, length: int) -> Here:
+        """The conditions of a perplexity at one length."""
+        spec = self.study.workloads[one.workload].extrapolations.get(one.label)
+        source = "files of books" if spec and spec.paths else _source(self.study, one.workload, "")
+        return Here(*self._size(one.workload, one.architecture), document_tokens=length, source=source, architecture=one.architecture)
+
+    def _size(self, workload: str, architecture: str) -> tuple[int | None, int | None]:
+        """Parameters and training tokens, as far as they are known."""
+        taken = self.footprints.get(f"{workload}/{architecture}")
+        trained = next((one for one in self.found.trained if (one.workload, one.architecture) == (workload, architecture)), None)
+        return taken.parameters if taken else None, trained.summary.get("tokens") if trained else None
 
     def _asked_again(self, workload: str) -> list[list[Panel]]:
         """Panels of one task and column under several labels."""
@@ -136,6 +145,7 @@ class Report:
         workloads = list(self.study.workloads)
         found = [*overview.tables(self), recall_tables.averages(self, self.averages),
                  *(recall_tables.recall(self, name) for name in workloads), tables_beside.beside(self),
+                 *(made(self, name) for made in (language.deploy, language.slices, language.lengths) for name in workloads),
                  *(recall_tables.metrics(self, name) for name in workloads),
                  *(recall_tables.errors(self, name) for name in workloads), tables_beside.differences(self),
                  tables_beside.training(self), recall_tables.rejected(self), tables_beside.data(self),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tasks.reporting import overview, plots
+from tasks.reporting import language, overview, plots
 from tasks.reporting.compare import Recall, claim_note, orders_of
 from tasks.reporting.tables import interval, share
 
@@ -20,8 +20,7 @@ def findings(report: Report) -> str:
     lines = [f"# Study `{study.name}`", "", study.about, ""]
     if study.question:
         lines += [f"**Question.** {study.question}", ""]
-    if report.panels:
-        lines += ["## What was measured", "", *measured(report), ""]
+    lines += ["## What was measured", "", *measured(report), *language.lines(report), ""]
     lines += ["", *dict.fromkeys(claim_note(len(work.seeds)) for work in study.workloads.values()), ""]
     lines += beside(report)
     if report.panels:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tasks.reporting import published
+from tasks.reporting import language, published
 from tasks.reporting.tables import Table, count, interval, share, size
 
 if TYPE_CHECKING:
+    from tasks.reporting.gather import Measured
     from tasks.reporting.render import Report
 
 
@@ -29,7 +30,21 @@ def beside(report: Report) -> Table:
                 table.rows.append(published.row([f"average over {name}", one.architecture, one.order],
                                                 interval(found.value, found.low, found.high), claim,
                                                 report.here(panel, one.architecture, one.order)))
+    for one in report.found.extrapolations:
+        table.rows += _lengths_beside(report, one)
     return table
+
+
+def _lengths_beside(report: Report, one: Measured) -> list[list[str]]:
+    """Perplexities at lengths that the papers print."""
+    trained, rows = report.study.workloads[one.workload].tokenise.row_tokens, []
+    for row in one.rows:
+        place = language.times(row["length"], trained)
+        for claim in report.published.of(one.workload, one.architecture, one.label, row["protocol"], place):
+            if row["perplexity"] is not None and not row.get("overridden"):
+                rows.append(published.row([f"{one.label}, {row['protocol']}, {place}", one.architecture, ""],
+                                          f"{row['perplexity']:.2f}", claim, report.reading(one, row["length"])))
+    return rows
 
 
 def differences(report: Report) -> Table:
