@@ -108,6 +108,9 @@ def test_samples_are_theirs_field_by_field(world, ran):
             assert sample[name] == theirs[name], name
         assert sample["correct"] == theirs["contains"] and set(sample["metrics"]) >= {"correct"}
         assert (sample["item"], sample["order"], sample["control"]) == (row["item"], row["order"], row["control"])
+        assert set(sample["metrics"]) >= {"contains", "exact", "f1"} and sample["f1"] == row["f1"]
+        assert (sample["error"], sample["truncated"], sample["tokens"]) == (row["error"], row["truncated"], row["tokens"])
+        assert sample["loglikelihood"] is None, "not asked, and no NaN in JSON"
 
 
 def test_a_right_answer_is_counted_where_metrics_are_computed(world, ran, tmp_path, monkeypatch):
