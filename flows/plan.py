@@ -51,7 +51,7 @@ class Stage:
         if isinstance(self.spec, PretrainSpec):
             return self.spec.train.trainer == "deepspeed"
         if isinstance(self.spec, EvaluateSpec):
-            return self.spec.actors > 1
+            return self.spec.actors > 1 or self.spec.gpus_per_actor > 0
         return self.kind in ("corpus", "questions", "tokenise", "rows", "cloze", "bigrams", "report")
 
     @property

@@ -48,7 +48,7 @@ class Reader:
         """Load the model, check that texts of these lengths fit; the process id."""
         store = Store(self.root)
         if self.model is None:
-            self.tokenizer = tokenizer_of(self.checkpoint, store)
+            self.tokenizer = tokenizer_of(self.checkpoint, store, self.spec.tokenizer)
             self.model = model_of(self.checkpoint, store, self.spec.dtype)
         check_room(lengths, self.model, self.spec, self.maximum_new)
         return os.getpid()

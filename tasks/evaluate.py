@@ -114,7 +114,7 @@ def _answered(spec: EvaluateSpec, written: Any, table: RowTable, checkpoint: str
     if spec.generation_tokens > room:
         raise SpecError(f"the evaluation generates {spec.generation_tokens} tokens, but the prompts {written.id} leave "
                         f"room for {room}; lower generation_tokens here or raise it in the cloze spec")
-    tokenizer = tokenizer_of(checkpoint, store)
+    tokenizer = tokenizer_of(checkpoint, store, spec.tokenizer)
     column = {name: table.column(name) for name in ("prompt", "tail", "tokens", "tail_tokens", "id", "document_id",
                                                     "column", "uncommon", "order", "control", "answers")}
     asked = distinct(column["prompt"], [int(n) for n in column["tokens"]], [int(n) for n in column["tail_tokens"]],

@@ -65,9 +65,14 @@ def load_external(checkpoint: str, dtype: Any = None, device: Any = "cpu") -> An
     return HuggingFaceModel.load(name, dtype=dtype, device=device, revision=_commit(name, revision))
 
 
-def tokenizer_of(checkpoint: str) -> Tokenizer:
-    """The model's own tokenizer, of the same commit as its weights. Raises TokenizerError where it has none."""
+def tokenizer_of(checkpoint: str, given: str | None = None) -> Tokenizer:
+    """The model's own tokenizer, of the same commit as its weights; or the one of this name, for a model without.
+
+    Raises TokenizerError where it has none and none is given.
+    """
     folder, name, revision = place(checkpoint)
+    if given:
+        return load_tokenizer(given) if folder is None else fitted(load_tokenizer(given), folder)
     if folder is None:
         return _of_commit(name, _commit(name, revision))
     for inner in (folder / "tokenizer", folder):
@@ -75,8 +80,8 @@ def tokenizer_of(checkpoint: str) -> Tokenizer:
             return fitted(load_tokenizer(inner), folder)
         if (inner / MODEL).is_file():
             return fitted(load_tokenizer(f"{SCHEME}{inner / MODEL}"), folder)
-    raise TokenizerError(f"{folder} has no {MODEL}, so its text cannot be read; put its tokenizer there, or, if it was "
-                         "trained on one of reread's, write that with load_tokenizer('bytes').save(folder)")
+    raise TokenizerError(f"{folder} has no {MODEL}, so its text cannot be read; put its tokenizer there, or name the "
+                         "one it was trained with (evaluate: --set tokenizer=bytes)")
 
 
 def _of_commit(name: str, commit: str) -> Tokenizer:

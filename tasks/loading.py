@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from storage.artifacts import Store
+from storage.errors import SpecError
 from tasks.tokenizers import load_tokenizer
 
 OUTSIDE = "tasks.external"
@@ -18,10 +19,16 @@ def outside(checkpoint: str) -> ModuleType | None:
     return importlib.import_module(OUTSIDE) if checkpoint.startswith("hf:") else None
 
 
-def tokenizer_of(checkpoint: str, store: Store) -> Any:
-    """The checkpoint's own tokenizer."""
-    elsewhere = outside(checkpoint)
-    return elsewhere.tokenizer_of(checkpoint) if elsewhere else load_tokenizer(str(store.path(checkpoint) / "tokenizer"))
+def tokenizer_of(checkpoint: str, store: Store, given: str | None = None) -> Any:
+    """The checkpoint's own tokenizer. given: the name of that of a model of transformers which brings none.
+
+    Raises SpecError where a name is given to an artifact, which always brings its own.
+    """
+    if elsewhere := outside(checkpoint):
+        return elsewhere.tokenizer_of(checkpoint, given)
+    if given:
+        raise SpecError(f"tokenizer {given!r}: {checkpoint} brings its own; leave `tokenizer` empty")
+    return load_tokenizer(str(store.path(checkpoint) / "tokenizer"))
 
 
 def model_of(checkpoint: str, store: Store, dtype: str) -> Any:

@@ -31,7 +31,7 @@ def compare_scores(first: str, second: str, metric: str | None, json: bool) -> N
 
 def rescore_answers(scores: str, metric: str, json: bool) -> None:
     """Scores of kept answers by another metric."""
-    from tasks.evaluate import rescore
+    from tasks.scores import rescore
 
     store = Store()
     artifact = whole(store, scores)

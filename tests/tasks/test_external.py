@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from storage.artifacts import Store
-from storage.errors import ConfigError, TokenizerError
+from storage.errors import ConfigError, SpecError, TokenizerError
 from storage.shards import RowTable
-from tasks import cloze, evaluate, external
+from tasks import cloze, evaluate, external, loading
 from tasks.specs import ClozeSpec, EvaluateSpec
 from tasks.tokenizers import load_tokenizer
 
@@ -157,3 +157,16 @@ def test_names_of_places(tmp_path):
     folder = gpt2_folder(tmp_path / "here")
     assert external.label(folder) == "here"
     assert external.is_external(folder) and not external.is_external("checkpoint-0123456789abcdef")
+
+
+def test_a_model_without_a_tokenizer_takes_the_one_that_is_named(tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    GPT2LMHeadModel(GPT2Config(vocab_size=256, n_embd=8, n_layer=1, n_head=1, n_positions=32, bos_token_id=0,
+                               eos_token_id=0)).save_pretrained(tmp_path / "model")
+    with pytest.raises(TokenizerError, match="tokenizer=bytes"):
+        external.tokenizer_of(f"hf:{tmp_path / 'model'}")
+    named = external.tokenizer_of(f"hf:{tmp_path / 'model'}", "bytes")
+    assert named.encode("ab") == [97, 98] and named.end_of_text == 0
+    with pytest.raises(SpecError, match="brings its own"):
+        loading.tokenizer_of("checkpoint-0123456789abcdef", Store(tmp_path / "home"), "bytes")
