@@ -107,7 +107,9 @@ class Pool:
         """Give rows the places of ended ones, or append them."""
         if self.stepping:
             free = [k for k, row in enumerate(self.stepping) if row.ended][:len(rows)]
-            if len(free) == len(rows) and replaced(self.state, free, state):
+            changed = self._replaced(free, state) if len(free) == len(rows) else None
+            if changed is not None:
+                self.state = changed
                 for k, row in zip(free, rows):
                     self.stepping[k] = row
                 self.last_B[free] = last_B
@@ -119,8 +121,13 @@ class Pool:
         self.stepping = self.stepping + rows
         self.last_B = torch.cat([self.last_B, last_B])
         both = [self.state, state]
-        self.state = (ModelState.cat(both) if isinstance(state, ModelState)
-                      else importlib.import_module(FOREIGN).joined(self.model, both))
+        self.state = ModelState.cat(both) if isinstance(state, ModelState) else _foreign().joined(self.model, both)
+
+    def _replaced(self, places: Sequence[int], state: Any) -> Any:
+        """The pool's state with these rows written over, or None where that cannot be."""
+        if isinstance(state, ModelState):
+            return replaced(self.state, places, state)
+        return _foreign().replaced(self.model, self.state, places, state)
 
     # ---------------------------------------------------------------------------------------------------------- on
     def _step(self) -> Iterator[Row]:
@@ -163,26 +170,28 @@ class Pool:
             self.state = self.state.select(keep) if keep else None
 
 
-def replaced(state: Any, places: Sequence[int], other: Any) -> bool:
-    """Write the rows of `other` over the rows `places` of `state`, in its own memory; False, and nothing done, where its
+def _foreign() -> Any:
+    return importlib.import_module(FOREIGN)
+
+
+def replaced(state: ModelState, places: Sequence[int], other: ModelState) -> ModelState | None:
+    """`state`, the rows of `other` written over its rows `places`, in its own memory; None, and nothing done, where its
     tensors have no room for them. A shorter cache is filled up with zeros, as `State.cat` does."""
-    if not isinstance(state, ModelState):
-        return False
     own, new = state.tensors(), other.tensors()
     if own.keys() != new.keys():
-        return False
+        return None
     for name, tensor in new.items():
         mine = own[name]
         if mine.dtype != tensor.dtype or mine.ndim != tensor.ndim or not mine.is_contiguous():
-            return False
+            return None
         if any(have < want for have, want in zip(mine.shape[1:], tensor.shape[1:])):
-            return False
+            return None
     index = torch.tensor(places, device=state.device)
     for name, tensor in new.items():
         if own[name].shape[1:] != tensor.shape[1:]:
             own[name][index] = 0
         own[name][(index, *(slice(size) for size in tensor.shape[1:]))] = tensor
-    return True
+    return state
 
 
 def calls(rows: Sequence[Row]) -> Iterator[list[Row]]:

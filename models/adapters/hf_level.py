@@ -21,6 +21,8 @@ import torch
 from models.adapters import hf_cache
 from models.adapters.hf_state import Group, HFState
 
+SLACK, SPARE = 32, 8      # columns that no row needs: as many are carried along, or this part of all
+
 
 def joined(model: Any, states: Sequence[HFState]) -> HFState:
     """Rows of several states of `model`, in order, in as few groups as can be. The states must not be used again."""
@@ -38,6 +40,39 @@ def joined(model: Any, states: Sequence[HFState]) -> HFState:
     for state in states:
         state.spend()
     return HFState(groups, states[0].device, states[0].dtype, states[0].apart)
+
+
+def replaced(model: Any, state: HFState, places: Sequence[int], other: HFState) -> HFState | None:
+    """`state`, the rows of `other` written over its rows `places`, in its own memory; None, and nothing done, where they
+    cannot be, or where so many columns are of no row any more that joining anew, which cuts them off, is better.
+
+    Neither state must be used again.
+    """
+    from transformers.cache_utils import DynamicLayer
+
+    if not model.ways.left or len(state.groups) != 1 or len(other.groups) != 1:
+        return None
+    (mine,), (new,) = state.groups, other.groups
+    if _level_kind([mine, new]) is None or list(mine.rows) != sorted(mine.rows) or list(new.rows) != sorted(new.rows):
+        return None
+    L, width = hf_cache.columns(mine.cache), hf_cache.columns(new.cache)
+    index_R = torch.tensor(places, device=state.device)
+    count_B = mine.count_B.index_copy(0, index_R, new.count_B)
+    needed = int(count_B.max())
+    if width > L or needed > L or L - needed > max(SLACK, L // SPARE):
+        return None
+    for layer, others in zip(mine.cache.layers, new.cache.layers):
+        if type(layer) is DynamicLayer:
+            layer.keys[index_R, :, L - width:] = others.keys
+            layer.values[index_R, :, L - width:] = others.values
+        else:
+            for tensor, given in zip(hf_cache.tensors(layer), hf_cache.tensors(others)):
+                if tensor.ndim:
+                    tensor[index_R] = given
+    real_BL = torch.arange(L, device=state.device) >= L - count_B[:, None]
+    for each in (state, other):
+        each.spend()
+    return HFState([replace(mine, count_B=count_B, mask_BL=real_BL)], state.device, state.dtype, state.apart)
 
 
 def _level_kind(groups: Sequence[Group]) -> Any:
