@@ -2,7 +2,7 @@
 
 Each takes the rows of the stages' JSON files with a `model` in each, the models in their order, and a path. A model has
 the colour and mark that it has in every other figure; intervals are always drawn; a bucket that nothing fell into is a
-gap, never a point.
+gap, never a point, and left out at either end. From 1,000 on a bucket's upper end is the next one's lower.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Row = dict[str, Any]
 KINDS = {"ar": "recall (AR) tokens", "other": "other tokens"}
 PROTOCOLS = {"blocks": "whole blocks of a length, each read from nothing", "positions": "books read once, loss by position"}
 SHIFT = 0.06            # between the models' points of one bucket, as a share of its width
+TOGETHER = 34           # characters of all bucket names that stand side by side
 WINDOWS = ("-", "--", ":", "-.")
 
 
@@ -94,17 +95,27 @@ def by_length(rows: Sequence[Row], models: Sequence[str], path: Path, trained_at
 # ---------------------------------------------------------------------------------------------------------------- parts
 def _buckets(axis: Any, rows: Sequence[Row], models: Sequence[str]) -> None:
     """One line a model over buckets of equal width, in the order of their lower ends."""
-    edges = sorted({(row["from"], row["to"]) for row in rows}, key=lambda edge: edge[0])
+    edges = _within(rows)
     look = styles(list(models))
     for number, model in enumerate(models):
         own = {row["from"]: row for row in rows if row["model"] == model}
         shift = (number - (len(models) - 1) / 2) * min(SHIFT, 0.6 / max(1, len(models)))
         x = [place + shift for place, (low, _) in enumerate(edges) if low in own]
         _line(axis, x, [own[low] for low, _ in edges if low in own], look[model], look[model].line)
-    axis.set_xticks(range(len(edges)), [_label(low, high) for low, high in edges], fontsize=8)
+    names = [_label(low, high) for low, high in edges]
+    axis.set_xticks(range(len(edges)), names, fontsize=8, **(
+        {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if sum(map(len, names)) > TOGETHER else {}))
     axis.set_xlim(-0.5, max(0, len(edges) - 1) + 0.5)
     if not any(row["perplexity"] is not None for row in rows):
         axis.text(0.5, 0.5, "no targets in this slice", transform=axis.transAxes, ha="center", color="grey")
+
+
+def _within(rows: Sequence[Row]) -> list[tuple[int, int | None]]:
+    """Buckets in the order of their lower ends, without the empty ones at either end."""
+    edges = sorted({(row["from"], row["to"]) for row in rows}, key=lambda edge: edge[0])
+    filled = [place for place, (low, _) in enumerate(edges)
+              if any(row["from"] == low and row["perplexity"] is not None for row in rows)]
+    return edges[filled[0]:filled[-1] + 1] if filled else edges
 
 
 def _line(axis: Any, x: Sequence[float], rows: Sequence[Row], look: Style, line: str) -> None:
@@ -119,7 +130,7 @@ def _line(axis: Any, x: Sequence[float], rows: Sequence[Row], look: Style, line:
 def _label(low: int, high: int | None) -> str:
     if high is None:
         return f"≥{_short(low)}"
-    return _short(low) if high == low + 1 else f"{_short(low)}–{_short(high - 1) if high - low < 1000 else '<' + _short(high)}"
+    return _short(low) if high == low + 1 else f"{_short(low)}–{_short(high - 1 if high < 1000 else high)}"
 
 
 def _short(number: int) -> str:

@@ -67,6 +67,18 @@ def test_frequency(drawn):
     assert [text.get_text() for text in figures[0].legends[0].get_texts()] == MODELS and path.is_file()
 
 
+def test_empty_buckets_are_left_out_at_the_ends_only(drawn):
+    figures, path = drawn
+    values = {0: None, 1: 5.0, 10: None, 100: 7.0, 1000: None}
+    ends = [*list(values)[1:], None]
+    plots.by_frequency([{"model": "based", "slice": "frequency", "kind": "other", "from": low, "to": high, "condition": "",
+                         "perplexity": value, "low": value, "high": value}
+                        for (low, value), high in zip(values.items(), ends)], ["based"], path)
+    axis = figures[0].axes[1]
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1–9", "10–99", "100–1k"]
+    assert [[round(x) for x, _ in line] for line in lines(axis)] == [[0, 2]]
+
+
 def test_distance_with_other_tokens_as_levels(drawn):
     figures, path = drawn
     plots.by_distance(slice_rows(), MODELS, path)
