@@ -41,6 +41,18 @@ def test_counts_add_up_and_every_reject_has_its_reason():
     assert quality.rejected == {"yes_no_question": 1, "answer_in_cloze": 1, "reader: unanswerable": 1}
 
 
+class Whole:
+    """A tokenizer of one id a text: no prompt's ids begin those of a longer text."""
+
+    def encode_batch(self, texts):
+        return [[text] for text in texts]
+
+
+def test_tokens_that_change_at_the_answer_are_a_reject():
+    asked = Record("a", "d", "Tom Reed built it.", "Who built it?", ("Tom Reed",))
+    assert measure.measured([asked], Whole()).rejected == {"tokens_change_at_answer": 1}
+
+
 def test_the_command_prints_a_line_a_file_and_draws_the_same_questions(tmp_path, capsys):
     path = squad(tmp_path / "one.json", ("Who built the tower?", "Tom Reed"), ("When was the tower built?", "1920"))
     assert measure.main([path]) == 0

@@ -15,6 +15,7 @@ What did Ada sell? | lamps | | Ada sold
 What did the old miller build in Veld? | a bridge | | What the old miller built in Veld was
 What did Ada use the lamp for? | reading | | Ada used the lamp for
 What does the council want to do? | leave | | What the council wants to do is
+What did the work of the guild cause? | a riot | | The work of the guild caused
 What do whales eat? | krill | | Whales eat
 What does the tower not have? | a roof | | The tower does not have
 What did the king plan and build? | a canal | | The king planned and built
@@ -82,6 +83,7 @@ Where was Ada born? | Veld | | Ada was born in
 Where was Ada born? | at sea | | Ada was born
 Where does Ada live? | the coast | She lives on | Ada lives on
 Where did Ada move in 1920? | Veld | | Ada moved in 1920 to
+Where did Ada get the lamp? | Orm | | Ada got the lamp from
 Where does the word come from? | Dutch | | The word comes from
 Where did Ada study? | Orm College | | Ada studied at
 Why did Ada leave? | she was ill | | Ada left because
@@ -119,6 +121,7 @@ Ada sold lamps to whom in 1920? | Tom | | In 1920, Ada sold lamps to
 Ada sold how many lamps? | nine | | Ada sold
 The council began to do what? | meet | | The council began to
 A copy of which painting was sold in Veld? | Dawn | | The painting of which a copy was sold in Veld was
+In Veld what did Ada build? | a tower | | In Veld, Ada built
 In 1920, who ruled Veld? | Tom Reed | | In 1920, the person who ruled Veld was
 After the war ended, what did Ada build? | a tower | | After the war ended, Ada built
 When a lamp breaks, what does Ada do? | she mends it | | When a lamp breaks, what Ada does is

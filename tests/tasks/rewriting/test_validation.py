@@ -14,7 +14,7 @@ def record(*answers, document=TEXT, span=None):
 
 
 @pytest.mark.parametrize("cloze, reason", [
-    ("Ada was born in", None), ("Place of birth:", None), ('The town called "Home" is', None), ("The price (in pounds) is", None),
+    ("Ada was born in", None), ("Place of birth:", None), ('The town called "Home" is', None), ('It is not "Orm" but "Home"', None), ("The price (in pounds) is", None),
     ("", "empty"), ("  ", "empty"),
     (" Ada was born in", "white_space"), ("Ada was born in ", "white_space"), ("Ada was\nborn in", "white_space"),
     ("Ada was born.", "ends_sentence"), ("Where was Ada born?", "ends_sentence"), ("Ada was born;", "ends_sentence"),
