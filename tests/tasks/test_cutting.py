@@ -116,6 +116,25 @@ def test_no_cut_is_over_its_limit_or_without_its_answer():
     assert outcomes == {True, False}
 
 
+class Dear:
+    """A token a byte, and one more for a line feed inside a text: lines together cost more than alone."""
+
+    def encode_batch(self, texts):
+        return [[each for k, byte in enumerate(text.encode()) for each in ([byte, 256] if byte == 10 and k else [byte])]
+                for text in texts]
+
+    def token_bytes(self, token):
+        return bytes([token]) if token < 256 else b""
+
+
+@pytest.mark.parametrize("at", [0, 25, 39])
+def test_what_costs_more_together_than_alone_is_still_within_the_limit(at):
+    lines = [f"line {k:03d}" for k in range(40)]
+    text = "\n".join(lines)
+    found = cut_around(text, Dear(), 100, (9 * at, 9 * at + 8))
+    assert lines[at] in found and 90 <= len(Dear().encode_batch([found])[0]) <= 100
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_line_of_two_hundred_thousand_tokens_takes_less_than_three_seconds(stops):

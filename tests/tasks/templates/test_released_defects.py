@@ -94,6 +94,8 @@ def test_only_the_first_answer_is_looked_for_and_alternatives_when_it_is_nowhere
     assert "Vey" in jrt_cut.cut("nq", fields | {"answers": ["absent"], "alt_answers": ["missing", "vey"]}, HELD, 60).text
     at = jrt_cut.cut("nq", fields | {"answers": ["absent"], "tok_pos": 460}, HELD, 60)
     assert at.text == fields["context"][430:490]
+    short = {"context": FILL, "answers": ["absent"], "tok_pos": 0}      # a place is taken over only beyond the window
+    assert jrt_cut.cut("nq", short, HELD, 60).text == FILL.strip()[-31:]
 
 
 def test_kept_documents_are_numbered_from_one():
