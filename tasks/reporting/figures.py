@@ -29,12 +29,31 @@ def draw(report: Report, folder: Path) -> list[str]:
     if points:
         scatter.recall_against_state(points, report.architectures, folder / "recall-against-state.png")
     _errors(report, folder / "errors.png")
+    _language(report, folder)
     curves = [_curve(one) for one in report.found.trained if one.curve]
     if curves:
         plots.loss_curves(curves, report.architectures, folder / "loss.png")
     if any(row.get("ms") is not None for row in report.found.timings):
         plots.latency(report.found.timings, folder / "latency.png")
     return sorted(path.name for path in folder.glob("*.png"))
+
+
+def _language(report: Report, folder: Path) -> None:
+    """Of every reading: perplexity by training frequency, by distance, and by length."""
+    from tasks import perplexity_plots
+
+    for kind, of in (("perplexities", report.found.perplexities), ("extrapolations", report.found.extrapolations)):
+        for workload, label in dict.fromkeys((one.workload, one.label) for one in of):
+            own = [one for one in of if (one.workload, one.label) == (workload, label)]
+            rows = [{"model": one.name(own), **row} for one in own for row in one.rows]
+            models, name = list(dict.fromkeys(row["model"] for row in rows)), f"{workload}-{label}"
+            if kind == "extrapolations":
+                trained = report.study.workloads[workload].tokenise.row_tokens
+                perplexity_plots.by_length(rows, models, folder / f"perplexity-by-length-{name}.png", trained)
+                continue
+            perplexity_plots.by_distance(rows, models, folder / f"perplexity-by-distance-{name}.png")
+            if any(row["slice"] == "frequency" for row in rows):
+                perplexity_plots.by_frequency(rows, models, folder / f"perplexity-by-frequency-{name}.png")
 
 
 def _errors(report: Report, path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tasks.answer_errors import CLASSES
 from tasks.reporting.compare import NONE, by_seed, orders_of, stack
 from tasks.reporting.gather import METRICS, Panel
 from tasks.reporting.tables import Table, count, interval, share
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from tasks.reporting.render import Report
 
 RIGHT = "right"
-# classes of errors in the order in which they are drawn; others follow by name
-CLASSES = ("right value elsewhere", "truncated", "repetition", "unrelated continuation", "no answer")
 RESAMPLES = 1000
 
 
@@ -114,7 +113,8 @@ def errors(report: Report, workload: str) -> Table:
     kinds = classes(report)
     table = Table(f"errors-{workload}", f"What went wrong: {workload}",
                   ["task / column", "architecture", "order", RIGHT, *kinds, "n", "asked", "published"],
-                  note="Shares of all answers. The classes follow the paper's Table 13; their rules are this project's own.")
+                  note="Shares of all answers; each wrong one is in one class. The classes follow JRT's Table 13, whose rules are not "
+                       "published; these are this project's own (docs/evaluation.md).")
     for row in error_shares(report, workload):
         panel = row["panel"]
         cells = {kind: report.published.of(workload, row["architecture"], panel.task, kind, row["order"]) for kind in kinds}

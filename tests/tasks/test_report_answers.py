@@ -53,7 +53,7 @@ def scores(store: Store, name: str, label: str, documents: int = 10) -> str:
                         writer.append({"item": f"i{i}", "document": f"d{i}", "task": label.split()[0], "column": "natural",
                                        "order": order, "control": control, "correct": correct, "uncommon": False,
                                        "contains": correct, "exact": correct / 2, "squad_exact": 0.0, "f1": 0.25, "rouge_l": 1.0,
-                                       "error": "" if correct else ("repetition" if i % 2 else "no answer")})
+                                       "error": "" if correct else ("repetition" if i % 2 else "no_answer")})
         (folder / "scores.json").write_text(json.dumps([{"metric": "contains"}]))
 
     return store.produce("scores", {"name": name, "label": label}, {}, "code", write)
@@ -122,7 +122,7 @@ def test_all_metrics_stand_beside_each_other(home):
 def test_errors_add_up_and_are_drawn(home):
     tables = page([evaluation("fda", 512)])[1]
     row = next(row for row in tables["errors-text"] if (row["architecture"], row["order"]) == ("based", "default"))
-    assert (row["right"], row["repetition"], row["no answer"]) == ("0.500", "0.300", "0.200")
+    assert (row["right"], row["repetition"], row["no_answer"]) == ("0.500", "0.300", "0.200")
 
 
 def test_the_figures_of_a_study_with_errors(home):
@@ -138,9 +138,9 @@ def test_stacked_bars_fill_the_axis(tmp_path, monkeypatch):
     real = plt.Axes.barh
     monkeypatch.setattr(plt.Axes, "barh", lambda self, y, width, **named: (
         ends.__setitem__(y, named["left"] + width), real(self, y, width, **named))[1])
-    error_plot.stacked([{"panel": "p", "name": "a", "shares": {"right": 0.25, "no answer": 0.75}},
-                        {"panel": "p", "name": "b", "shares": {"right": 1.0, "no answer": 0.0}}],
-                       ["right", "no answer"], tmp_path / "x.png")
+    error_plot.stacked([{"panel": "p", "name": "a", "shares": {"right": 0.25, "no_answer": 0.75}},
+                        {"panel": "p", "name": "b", "shares": {"right": 1.0, "no_answer": 0.0}}],
+                       ["right", "no_answer"], tmp_path / "x.png")
     assert ends == {0: 1.0, 1: 1.0} and (tmp_path / "x.png").stat().st_size > 1000
 
 
@@ -309,10 +309,10 @@ def test_the_report_says_how_many_hold(home):
     assert sum(row["holds_after_holm"] for row in found["differences"]) == holds
 
 
-def test_classes_are_in_the_order_of_the_paper_and_none_is_lost():
+def test_classes_are_in_their_order_and_none_is_lost():
     class Toy:
         found = Gathered(answers={PANEL: {("a", 0, "default", "none"): Answers(
             np.array(["a", "b", "c"]), np.array(["a", "b", "c"]), np.zeros(3),
-            errors_N=np.array(["new class", "no answer", "truncated"]))}})
+            errors_N=np.array(["new_class", "no_answer", "unrelated"]))}})
 
-    assert recall_tables.classes(Toy) == ["truncated", "no answer", "new class"]
+    assert recall_tables.classes(Toy) == ["no_answer", "unrelated", "new_class"]
