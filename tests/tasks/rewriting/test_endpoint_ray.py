@@ -35,7 +35,7 @@ def test_the_same_clozes_within_the_bound_from_several_workers(ray_here, tmp_pat
     def script(number, body):
         if number <= 24:
             four.wait()
-        return Say(good(number, body), seconds=0.02)
+        return Say(good(number, body), seconds=0.5 if number <= 24 else 0.0)
 
     with serving(script) as server:
         endpoint = Endpoint(spec(server.url, concurrency=6, timeout=90), tmp_path)
