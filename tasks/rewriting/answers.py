@@ -6,6 +6,7 @@ that English wants: "in the", "by", "the".
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -91,8 +92,14 @@ def answer_of(record: Record) -> Answer:
     stop = start + len(text)
     sentence = re.split(r"[.;:()\n]", record.document[max(0, start - 60):start])[-1]
     behind = re.match(r"\s*\S*", record.document[stop:stop + 30])
-    small = frozenset(re.findall(r"\b[a-z][\w'-]*", record.document))
-    return Answer(text, tuple(word.lower() for word in sentence.split()[-4:]), behind[0] if behind else "", small)
+    return Answer(text, tuple(word.lower() for word in sentence.split()[-4:]), behind[0] if behind else "",
+                  _small(record.document))
+
+
+@functools.lru_cache(maxsize=4)
+def _small(document: str) -> frozenset[str]:
+    """Words that begin with a small letter; records of one document follow each other."""
+    return frozenset(re.findall(r"\b[a-z][\w'-]*", document))
 
 
 def article(answer: Answer) -> str:

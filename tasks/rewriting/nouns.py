@@ -52,6 +52,8 @@ def which(words: Sequence[str], answer: Answer, head: str | None = None) -> str 
     `head`: what stands for the noun phrase, "The number of" + noun; without it, "The" + noun.
     """
     words = list(words)
+    if not words:
+        return None
     at = finite_or_auxiliary(words, 1) if bare(words[0]) not in AUXILIARIES else 0
     while at and at > 1 and bare(words[at]) not in AUXILIARIES and is_adverb(words[at - 1]) and bare(words[at - 2]) != "to":
         at -= 1

@@ -40,19 +40,24 @@ def rewritten(record: Record) -> tuple[str, str | Unusable]:
     if is_yes_no(record.question):
         return "unusable", Unusable(record.id, "yes_no_question", record.question)
     answer = answer_of(record)
-    found = statement(record.question, answer)
-    if found is None:
+    found = finished(statement(record.question, answer) or "", answer)
+    if not found:
         question = " ".join(record.question.split()).replace('"', "'")
         return "fallback", f'The answer to the question "{question}" is'
-    return "statement", finished(found, answer)
+    return "statement", found
 
 
 def finished(text: str, answer: Answer) -> str:
-    """One blank between words, a capital at the start, and no small word at the end that the answer says again."""
+    """One blank between words, a capital at the start, and no small word at the end that the answer says again.
+
+    Empty when nothing is left.
+    """
     words = re.sub(r"\s+", " ", text).strip(" ,;").split()
-    if words and answer.first == bare(words[-1]) and answer.first in PREPOSITIONS | ARTICLES | {"because", "that"}:
+    if not words:
+        return ""
+    if answer.first == bare(words[-1]) and answer.first in PREPOSITIONS | ARTICLES | {"because", "that"}:
         words = words[:-1]
-    elif not is_number(answer.first) and words and bare(words[-1]) not in ARTICLES | {"because"}:
+    elif not is_number(answer.first) and bare(words[-1]) not in ARTICLES | {"because"}:
         words.append(article(answer))
     text = " ".join(words).strip(" ,;")
     return text[:1].upper() + text[1:]

@@ -203,7 +203,9 @@ def _regular(base: str) -> str:
 
 def _doubles(base: str) -> bool:
     """Whether the last consonant doubles: one short syllable, or a listed verb."""
-    syllable = sum(letter in VOWELS for letter in base) == 1 and len(base) >= 3
+    if len(base) < 3:
+        return False
+    syllable = sum(letter in VOWELS for letter in base) == 1
     closed = base[-1] not in VOWELS + "wxy" and base[-2] in VOWELS and base[-3] not in VOWELS
     return base in DOUBLED or (syllable and closed)
 

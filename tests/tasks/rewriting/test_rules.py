@@ -1,5 +1,7 @@
 """Questions by rule: every kind of question there is a rule for, with the statement that it must give."""
 
+import random
+
 import pytest
 
 from tasks.datasets.records import Record, Unusable
@@ -199,6 +201,18 @@ def test_results_come_in_order_and_every_form_is_counted():
     assert [isinstance(cloze, str) for cloze in found] == [True, False, True, True]
     assert found[0] == "The person who built it was" and found[3] == "It is in"
     assert isinstance(rewriter, Rules) and rewriter.bill == {"statement": 2, "fallback": 1, "unusable": 1}
+
+
+def test_fragments_and_words_in_any_order_give_a_clean_cloze_or_a_reason():
+    draw = random.Random(0)
+    for table in TABLES.values():
+        for line in table.strip().split("\n"):
+            question, answer, *_ = (part.strip() for part in line.split("|"))
+            words = question.split()
+            fragments = [words[:k] for k in range(1, len(words))] + [words[k:] for k in range(1, len(words))]
+            for some in [*fragments, draw.sample(words, len(words))]:
+                form, cloze = rewritten(record(" ".join(some), answer))
+                assert isinstance(cloze, Unusable) if form == "unusable" else cloze and cloze == " ".join(cloze.split())
 
 
 def test_the_same_question_always_gives_the_same_cloze():
