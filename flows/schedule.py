@@ -1,7 +1,7 @@
 """Which stages start now: a list scheduler for a handful of stages on a known number of cores.
 
 Ray would start them in the order of submission. This starts what unblocks others first, then evaluations of finished
-checkpoints, then trainings from the longest to the shortest; a benchmark waits until nothing else runs.
+checkpoints, then trainings from the longest to the shortest; what takes times waits until nothing else runs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-PRIORITY = {"corpus": 0, "tokenise": 0, "rows": 0, "cloze": 1, "evaluate": 2, "pretrain": 3, "bench": 4, "report": 5}
-ALONE = ("bench",)
+# every kind of stage there is
+PRIORITY = {"corpus": 0, "questions": 0, "tokenise": 0, "rows": 0, "cloze": 1, "bigrams": 1, "evaluate": 2, "perplexity": 2,
+            "extrapolation": 2, "pretrain": 3, "deploy": 4, "bench": 4, "report": 5}
+ALONE = ("deploy", "bench")
 
 
 class Job(Protocol):

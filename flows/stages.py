@@ -20,6 +20,7 @@ from prefect import get_run_logger, task  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
 
 from flows.notes import noting  # noqa: E402
+from flows.schedule import PRIORITY  # noqa: E402
 from flows.work import Order, Outcome, perform  # noqa: E402
 from storage.logs import configure_logging  # noqa: E402
 
@@ -74,5 +75,4 @@ def _stage(kind: str):
                 retry_condition_fn=worth_retrying, persist_result=False)(stage)
 
 
-TASKS = {kind: _stage(kind) for kind in
-         ("corpus", "tokenise", "rows", "cloze", "pretrain", "evaluate", "bench", "report")}
+TASKS = {kind: _stage(kind) for kind in PRIORITY}

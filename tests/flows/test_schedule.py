@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import importlib
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
-from flows.schedule import start_now
+from flows import planning
+from flows.schedule import PRIORITY, start_now
 
 
 @dataclass
@@ -50,3 +54,13 @@ def test_a_benchmark_runs_when_nothing_else_does():
     assert start_now([bench], [training], set(), 2) == []
     assert keys(start_now([bench], [], set(), 2)) == ["bench"]
     assert start_now([training], [bench], set(), 2) == []
+
+
+def test_every_kind_of_stage_that_a_plan_may_hold_can_run():
+    """A kind without a place here would be planned, and fail when Prefect is asked for its task."""
+    planned = set(re.findall(r'self\.(?:add|_measure)\(\s*"(\w+)"', Path(planning.__file__).read_text())) | {"report"}
+    planned |= {"pretrain"}                                       # added through one method for trials as well
+    assert planned == set(PRIORITY)
+    for kind in PRIORITY:
+        module = importlib.import_module(f"tasks.{kind}")
+        assert callable(module.run) and callable(module.plan), kind
