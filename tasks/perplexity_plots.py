@@ -177,11 +177,11 @@ def _finish(figure: Any, axes: Sequence[Any], models: Sequence[str], path: Path,
 
 
 def _plain(axis: Any) -> None:
-    """Numbers a person reads on a log axis: 20, 30, 50 and not 2 × 10^1."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """Numbers a person reads on a log axis, at least a few of them: 120, 140, 160, or 20, 50, 100 over a wider range."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     low, high = axis.get_ylim()
-    decades = high / low if low > 0 else 10
-    axis.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9) if decades < 12 else (1, 2, 5)))
+    narrow = 0 < low and high < 5 * low
+    axis.yaxis.set_major_locator(MaxNLocator(nbins=7) if narrow else LogLocator(base=10, subs=(1, 2, 5), numticks=40))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_minor_locator(NullLocator())

@@ -102,6 +102,16 @@ def test_length_with_windows_and_reasons(drawn):
                                   "jrt, window 16: not from 2k on (its positions end at 1024)"]
 
 
+@pytest.mark.parametrize("low, high", [(120, 128), (110, 260), (5, 5000), (1.1, 1.2)])
+def test_an_axis_has_a_few_numbers_whatever_its_range(drawn, low, high):
+    figures, path = drawn
+    plots.by_length([{"model": "based", "protocol": "blocks", "window": None, "length": length, "perplexity": value,
+                      "low": value, "high": value, "cannot": None} for length, value in ((512, low), (1024, high))], ["based"], path)
+    axis = figures[0].axes[0]
+    bottom, top = axis.get_ylim()
+    assert 3 <= sum(bottom <= tick <= top for tick in axis.get_yticks()) <= 12
+
+
 def test_nothing_to_draw_is_said(drawn):
     figures, path = drawn
     empty = [row | {"perplexity": None, "low": None, "high": None} for row in slice_rows()]
