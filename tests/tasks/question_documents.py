@@ -29,18 +29,18 @@ def _document(task: str, column: str, number: int, long: bool) -> list[QuestionR
     draw = random.Random(f"{task}/{column}/{number}")
     place, name = f"Tolm {number:02d}", f"{column}-{number:02d}"
     answers = [f"{1000 + 17 * number}", f"Ida Kr{'aeiou'[number % 5]}ll{number:02d}", f"Vey{number:02d}stone"]
-    facts = [(f"{cloze.format(place=place)} {answer}.", cloze, asked, key, answer)
-             for (cloze, asked, key), answer in zip(FACTS, answers)]
+    facts = [(f"{statement.format(place=place)} {answer}.", statement, asked, key, answer)
+             for (statement, asked, key), answer in zip(FACTS, answers)]
     sentences = [fact[0] for fact in facts]
     fill = [f"Report {k} says nothing of interest about the river." for k in range(300 if long else draw.randint(1, 3))]
     lines = sentences + fill
     draw.shuffle(lines)
     document = " ".join(lines) if long else f"Report on {place}\n" + "\n".join(lines)
     rows = []
-    for k, (sentence, cloze, asked, key, answer) in enumerate(facts):
+    for k, (sentence, statement, asked, key, answer) in enumerate(facts):
         start = document.index(sentence) + len(sentence) - 1 - len(answer)
-        question, statement = (f"{key}?", f"{key}:") if task in KEYED else (asked.format(place=place),
-                                                                           cloze.format(place=place))
+        question, statement = ((f"{key}?", f"{key}:") if task in KEYED else
+                               (asked.format(place=place), statement.format(place=place)))
         rows.append(QuestionRow(f"{name}/{k}", name, f"Report on {place}", document, question, statement, (answer,), column,
                                 start, start + len(answer)))
     return rows

@@ -85,3 +85,27 @@ def test_cut_counts_bytes_not_characters():
 @pytest.mark.parametrize("limit", [0, -3])
 def test_without_room_nothing_is_left_of_a_document(limit):
     assert prompts.cut(DOCUMENT, Bytes(), limit) == ""
+
+
+def test_a_cut_looks_at_the_beginning_of_a_long_line_only_and_is_the_same():
+    """Against the whole document's tokens, over texts of short and very long lines."""
+    seen = []
+
+    class Watched(Bytes):
+        def encode_batch(self, texts):
+            seen.extend(map(len, texts))
+            return super().encode_batch(texts)
+
+    for length in (1, 7, 8, 15, 16, 17, 100, 5000):
+        for before in ("", "a\n", "ab\ncde\n"):
+            text = f"{before}{'w' * length}\nlast"
+            for limit in range(1, 12):
+                kept = text[:limit]
+                whole = kept if text[limit:limit + 1] in ("\n", "") else kept[:max(kept.rfind("\n"), 0)]
+                assert prompts.cut(text, Watched(), limit) == whole.rstrip(), (text[:20], limit)
+    assert max(seen) < 5000
+
+
+def test_an_answer_is_placed_by_the_first_that_occurs_in_any_case():
+    assert prompts.place("The Vey at Tolm", ("krull", "tolm")) == (11, 15)
+    assert prompts.place("A+B", ("", "a+b")) == (0, 3) and prompts.place("text", ("", "none")) is None

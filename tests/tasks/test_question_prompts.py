@@ -149,6 +149,33 @@ def test_an_answer_that_does_not_fit_its_budget_is_counted():
     assert counts.rejected == {"answer_does_not_fit": 1}
 
 
+def test_another_document_is_no_control_if_what_is_shown_of_it_holds_the_answer():
+    """One holds it at its beginning; another far behind the cut, which no prompt shows."""
+    asked, told, far = (first_column("squad")[3 * k] for k in range(3))
+    [answer] = asked.answers
+    filling = " Nothing of interest was said about the river." * 30
+    told = replace(told, document=f"{answer} is said here. {told.document}", keep_start=-1)
+    far = replace(far, document=f"{far.document}{filling} {answer} is said here.")
+    for rows, wanted in (([asked, told, far], {asked.id, told.id, far.id}), ([asked, told], {told.id})):
+        cells = by_item(prompts_of("squad", rows=rows, orders=("default",), document_tokens=400, limit=None))
+        assert set(cells) == wanted
+        assert all(answer not in found["default", "other"].prompt for item, found in cells.items() if item == asked.id)
+    counts = cloze.Written()
+    prompts_of("squad", rows=[asked, told], orders=("default",), counts=counts)
+    assert counts.rejected == {"no_other_document": 1}
+
+
+def test_tokens_that_change_at_the_answer_are_a_reason_or_under_the_released_template_a_note():
+    from tests.tasks.test_cloze import Greedy
+
+    settings, counts, noted = {"held": Greedy(), "orders": ("default",), "limit": None}, cloze.Written(), cloze.Written()
+    assert prompts_of("squad", counts=counts, **settings) == []        # the cloze alone is odd, and so is the control's prompt
+    assert counts.rejected == {"tokens_change_at_answer": len(question_rows("squad"))}
+    found = by_item(prompts_of("squad", template="jrt-2407", counts=noted, **settings))
+    odd = sum(len(cells["default", "none"].prompt) % 2 for cells in found.values())
+    assert not noted.rejected and noted.notes["tokens_change_at_answer"] == odd and 0 < odd < len(question_rows("squad"))
+
+
 @pytest.mark.parametrize("settings, message", [
     ({"task": "sqad"}, "there is no eval task 'sqad' \\(did you mean 'squad'\\?\\); choose one of .*squad"),
     ({"task": "pydocs", "template": "jrt-2407"}, "task 'pydocs' has no template 'jrt-2407'; it has clean"),
