@@ -6,7 +6,8 @@ import pytest
 
 from storage.errors import SpecError
 from tasks import cloze
-from tasks.evals.base import get_task
+from tasks.composing import Composer
+from tasks.evals.base import Item, Material, get_task
 from tasks.specs import ORDERS, ClozeSpec
 from tasks.templates import jrt_2407
 from tests.tasks.documents import byte_tokenizer, splits
@@ -96,6 +97,19 @@ def test_too_few_documents_for_examples_is_counted():
     counts = cloze.Written()
     assert prompts_of("squad", rows=copies, shots=1, counts=counts, orders=("default",)) == []
     assert counts.rejected == {"too_few_examples": 3}
+
+
+def test_two_copies_of_a_document_are_one_example():
+    asked, other, third = (question_rows("squad")[3 * k] for k in range(3))
+    copy = replace(other, id="copy/0", document_id="copy")
+    for rows, enough in (([asked, other, copy], False), ([asked, other, third], True)):
+        cells = by_item(prompts_of("squad", rows=rows, shots=2, orders=("default",)))
+        settings = cloze.resolve(ClozeSpec(task="squad", shots=2, orders=("default",), tokenizer="bytes"))
+        composer = Composer(settings[2], settings[0], byte_tokenizer(), controls=("none",))
+        items = {row.document_id: [Item(row.id, row.document_id, row.document, row.question, row.cloze, row.answers, "all",
+                                        keep=row.keep)] for row in rows}
+        drawn = composer.examples.drawn(items[asked.document_id][0], items, Material(lambda split: (), list))
+        assert (drawn is not None) == enough and not cells          # no document is left for the control `other`
 
 
 def test_examples_are_cut_to_the_budget_of_documents():
