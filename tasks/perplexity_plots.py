@@ -181,7 +181,8 @@ def _plain(axis: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     low, high = axis.get_ylim()
-    narrow = 0 < low and high < 5 * low
-    axis.yaxis.set_major_locator(MaxNLocator(nbins=7) if narrow else LogLocator(base=10, subs=(1, 2, 5), numticks=40))
+    steps = (1, 1.5, 2, 3, 5, 7) if high < 30 * low else (1, 2, 5)
+    axis.yaxis.set_major_locator(
+        MaxNLocator(nbins=7) if 0 < low and high < 3 * low else LogLocator(base=10, subs=steps, numticks=40))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_locator(NullLocator())

@@ -88,6 +88,13 @@ def test_distance_with_other_tokens_as_levels(drawn):
     assert [set(line.get_ydata()) for line in levels] == [{90.0}, {90.0}] and "count < 9" in axis.get_title()
 
 
+def test_one_sequence_has_no_intervals_to_draw(drawn):
+    figures, path = drawn
+    plots.by_distance([row | {"low": None, "high": None} for row in slice_rows()], MODELS, path)
+    [axis] = figures[0].axes
+    assert [[y for _, y in line] for line in lines(axis)] == [[10.0, 17.0], [11.0, 18.0]] and not axis.patches
+
+
 def test_length_with_windows_and_reasons(drawn):
     figures, path = drawn
     plots.by_length(length_rows(), MODELS, path, trained_at=1024)
@@ -102,14 +109,14 @@ def test_length_with_windows_and_reasons(drawn):
                                   "jrt, window 16: not from 2k on (its positions end at 1024)"]
 
 
-@pytest.mark.parametrize("low, high", [(120, 128), (110, 260), (5, 5000), (1.1, 1.2)])
+@pytest.mark.parametrize("low, high", [(120, 128), (110, 260), (90, 430), (40, 900), (5, 5000), (1.1, 1.2)])
 def test_an_axis_has_a_few_numbers_whatever_its_range(drawn, low, high):
     figures, path = drawn
     plots.by_length([{"model": "based", "protocol": "blocks", "window": None, "length": length, "perplexity": value,
                       "low": value, "high": value, "cannot": None} for length, value in ((512, low), (1024, high))], ["based"], path)
     axis = figures[0].axes[0]
     bottom, top = axis.get_ylim()
-    assert 3 <= sum(bottom <= tick <= top for tick in axis.get_yticks()) <= 12
+    assert 4 <= sum(bottom <= tick <= top for tick in axis.get_yticks()) <= 12
 
 
 def test_nothing_to_draw_is_said(drawn):
