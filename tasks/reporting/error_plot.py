@@ -42,10 +42,11 @@ def stacked(rows: list[dict[str, Any]], classes: list[str], path: Path) -> None:
         axis.set_title(panel, fontsize=9)
     for axis in axes.flat[len(panels):]:
         axis.set_visible(False)
-    for axis in axes[-1]:
+    for axis in axes.flat[max(0, len(panels) - across):len(panels)]:          # the lowest of each column
+        axis.tick_params(labelbottom=True)
         axis.set_xlabel("share of answers")
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=style[name][0], hatch=style[name][1], edgecolor="white", linewidth=0.4)
                for name in classes]
     figure.tight_layout(rect=(0, 0, 1, 1 - 0.45 / figure.get_figheight()))
-    figure.legend(handles, classes, fontsize=8, loc="upper center", ncols=min(6, len(classes)), frameon=False)
+    figure.legend(handles, [name.replace('_', ' ') for name in classes], fontsize=8, loc="upper center", ncols=min(6, len(classes)), frameon=False)
     save(figure, path, tight=False)

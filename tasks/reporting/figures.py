@@ -69,8 +69,15 @@ def _errors(report: Report, path: Path) -> None:
 
 
 def _against_state(report: Report, panel: Panel) -> bool:
-    """Whether recall against state is drawn: of a few architectures all share an axis, which two columns fill."""
-    return panel.column in ("natural", "swap") or (
+    """Whether recall against state is drawn: of a few architectures all share an axis, which each evaluation's first column
+    and `swap` fill; documents as long as the state is counted for, so of several lengths the longest."""
+    found = report.settings.get((panel.workload, panel.task))
+    if found is not None and found.document_tokens < max(
+            other.document_tokens for (workload, _), other in report.settings.items()
+            if (workload, other.task) == (panel.workload, found.task)):
+        return False
+    first = next(other for other in report.panels_of(panel.workload) if other.task == panel.task)
+    return panel.column == "swap" or panel == first or (
         len(report.architectures) > plots.MANY and panel.column not in ("uncommon", "held_out"))
 
 

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 from tasks.reporting import labels
 from tasks.reporting.plots import MANY, save, styles
 
-PANEL_MARKS = "os^Dv<>p"
+PANEL_MARKS = "os^Dv<>p"        # more panels than marks have an axis each
 
 
 def recall_against_state(points: list[dict[str, Any]], architectures: list[str], path: Path) -> None:
@@ -20,7 +20,7 @@ def recall_against_state(points: list[dict[str, Any]], architectures: list[str],
     `points`: {panel, architecture, state_bytes, grows, value, low, high}. A state that grows with the document is drawn
     at its size after a document of the evaluation's length, as an open mark.
     """
-    if len(architectures) > MANY:
+    if len(architectures) > MANY or len({point["panel"] for point in points}) > len(PANEL_MARKS):
         _named(points, architectures, path)
     else:
         _coloured(points, architectures, path)
