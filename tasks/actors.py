@@ -116,8 +116,8 @@ class Crew:
             self._begin(busy)
         while waiting or any(group is not None for _, group in busy.values()):
             while waiting and self.idle:
-                actor = self.idle.pop()
-                busy[getattr(actor, method).remote(work[waiting[0]])] = actor, waiting.popleft()
+                actor, group = self.idle.pop(), waiting.popleft()
+                busy[getattr(actor, method).remote(work[group])] = actor, group
             done, _ = self.ray.wait(list(busy), num_returns=1, timeout=PATIENCE)
             if not done:
                 log.info("waiting for Ray: %d actors under way, %d groups left", len(busy), len(waiting))
