@@ -100,7 +100,9 @@ class Builder:
     def workload(self, name: str, workload: Workload) -> dict[str, Any]:
         for evaluation in workload.evaluations:
             check_readable(evaluation.cloze, tokenizer_of(workload.rows, workload.tokenise))
-        made = self.data(name, workload.corpus, workload.tokenise, workload.rows, workload.training_questions)
+        trains = any(one.model for one in workload.architectures.values())
+        made = self.data(name, workload.corpus, workload.tokenise, workload.rows if trains else None,
+                         workload.training_questions)
         checkpoints, sweeps = {}, {}
         for spec in trainings(workload):
             trials = self.trials(name, spec, made, workload.rows, workload.tokenise, workload.seeds[0])
