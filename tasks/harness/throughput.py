@@ -26,7 +26,7 @@ from storage.artifacts import Store
 from storage.errors import SpecError
 from tasks.harness.export import generation, read_prompts
 
-SIZES = ("1", "2", "4", "8", "16", "32", "auto")     # 1: lm_eval's default
+SIZES = ("1", "2", "4", "8", "16", "32")     # 1: lm_eval's default. `auto` probes with 64 rows of the longest context
 OURS, THEIRS = "reread", "lm_eval"
 WARM_UP = 8          # prompts
 
