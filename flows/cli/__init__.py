@@ -77,7 +77,3 @@ def _complain(message: str, error: BaseException, code: int, debug: bool) -> int
         traceback.print_exception(error)
     typer.echo(f"error: {message}", err=True)
     return code
-
-
-if __name__ == "__main__":
-    main()
