@@ -15,7 +15,8 @@ from tasks.claims.registry import Claim, load
 NONE = "none published"
 MILLION = {"M": 1.0, "B": 1000.0}
 SHARES = ("percent", "rouge")                   # printed 0 to 100, measured 0 to 1
-STRATEGIES = {"Left-pad": ("left_pad", "default"), "Read-2x": ("left_pad", "twice"), "Iterate": ("iterate", "default")}
+PADDED = ("left_pad", "left_pad_released")      # with the exact mask, and with the paper's own
+STRATEGIES = {"Left-pad": (PADDED, "default"), "Read-2x": (PADDED, "twice"), "Iterate": (("iterate",), "default")}
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,9 @@ def _strategy(text: str, here: Here) -> str:
     found = next((name for name in STRATEGIES if name in text), None)
     if found is None:
         return ""
-    strategy, order = STRATEGIES[found]
-    same = here.setting.startswith(f"{strategy}, ") and here.order == order
-    return "" if same else f"{found}, here {here.setting.partition(', ')[0]} in the order {here.order}"
+    strategies, order = STRATEGIES[found]
+    ours = here.setting.partition(", ")[0]
+    return "" if ours in strategies and here.order == order else f"{found}, here {ours} in the order {here.order}"
 
 
 def _text(text: str, here: Here) -> str:

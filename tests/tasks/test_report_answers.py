@@ -38,8 +38,8 @@ def study(evaluations: list[dict], claims: dict | None = None, names=("jrt", "ba
 
 
 def share(name: str, label: str, order: str) -> float:
-    """Known to the tests: the first 5 of 10 documents, 8 when jrt reads a short text twice."""
-    return 0.8 if (name, order) == ("jrt", "twice") and "512" in label else 0.5
+    """Known to the tests: the first 5 of 10 documents; when jrt reads twice, 8 of a short text and 4 of a long one."""
+    return 0.5 if (name, order) != ("jrt", "twice") else 0.8 if "512" in label else 0.4
 
 
 def scores(store: Store, name: str, label: str, documents: int = 10) -> str:
@@ -154,8 +154,8 @@ def test_the_nine_columns_are_averaged_over_columns_and_over_data_sets(home):
     text, tables, _ = page([evaluation(*one) for one in NINE])
     rows = {(row["architecture"], row["order"]): row for row in tables["averages"]}
     assert rows["jrt", "default"]["over columns"].startswith("0.500")
-    short = [0.8, 0.5, 0.8, 0.5, 0.8, 0.5, 0.5, 0.5, 0.5]
-    sets = [0.65, 0.65, 0.65, 0.5, 0.5, 0.5]
+    short = [0.8, 0.4, 0.8, 0.4, 0.8, 0.4, 0.4, 0.4, 0.4]
+    sets = [0.6, 0.6, 0.6, 0.4, 0.4, 0.4]
     assert rows["jrt", "twice"]["over columns"].split(" ")[0] == f"{np.mean(short):.3f}"
     assert rows["jrt", "twice"]["over data sets"].split(" ")[0] == f"{np.mean(sets):.3f}"
     assert rows["jrt", "twice"]["columns"].startswith("9: fda 512") and rows["jrt", "twice"]["data sets"].startswith("6: fda")
@@ -225,13 +225,14 @@ def test_published_stands_beside_measured_with_what_differs(home):
 
 @pytest.mark.parametrize("changes, words", [
     ({"document_tokens": 64}, "512 tokens, here 64"), ({"order": "default"}, "Read-2x, here left_pad in the order default"),
-    ({"setting": "iterate, clean, 0-shot, contains"}, "Read-2x, here iterate"), ({"parameters": 360_000_000}, None),
+    ({"setting": "iterate, clean, 0-shot, contains"}, "Read-2x, here iterate"),
+    ({"setting": "left_pad_released, clean, 0-shot, contains", "parameters": 360_000_000}, None), ({"parameters": 360_000_000}, None),
     ({"tokens": None}, "30 B training tokens, here unknown")])
 def test_conditions_are_told_where_they_differ(changes, words):
     same = {"parameters": 100_000, "tokens": 1_000_000, "document_tokens": 512, "order": "twice",
             "setting": "left_pad, clean, 0-shot, contains"}
     text = published.differs(published.load().get(CLAIM), published.Here(**same | changes))
-    assert words in text if words else "parameters" not in text
+    assert words in text if words else "parameters" not in text and "Read-2x" not in text
 
 
 def test_averages_stand_beside_published_ones(home):

@@ -101,7 +101,7 @@ def test_formulas(formula, value):
 
 @pytest.mark.parametrize("formula, words", [
     ("__import__('os')", "__import__('os')"), ("a.b", "a.b"), ("a[0]", "a[0]"), ("[1]", "[1]"), ("'x' + 'y'", "'x'"),
-    ("lambda: 1", "lambda"), ("(a := 1)", "a := 1"), ("a or b", "a or b"), ("a % b", "a % b"), ("True", "True"),
+    ("lambda: 1", "lambda"), ("(a := 1)", "a := 1"), ("a or b", "a or b"), ("a % b", "holds 'a % b'; it may hold"), ("True", "True"),
     ("max(*a)", "*a"), ("mean()", "mean()"), ("open('x')", "open"), ("a +", "cannot be read"), ("", "cannot be read"),
     ("max", "'max', which is no claim"), ("9 ** 9 ** 9", "beyond 64"), ("1 / 0", "divides by zero"),
     ("(0 - 8) ** 0.5", "has no value"), ("a + ghost", "'ghost', which is no claim")])
