@@ -43,8 +43,8 @@ def run_ask(checkpoint: str, source: str, question: str, cloze: str | None, orde
     began = time.perf_counter()
     model = load(checkpoint, place)
     _fits(tokenizer, model)
-    asked = write(text, question, question if cloze is None else cloze, order, tokenizer, model.able.max_length,
-                  max_tokens)
+    asked = write(text, question, question if cloze is None else cloze, order, tokenizer,
+                  _room(model.able.max_length, strategy, max_tokens), max_tokens)
     loading = time.perf_counter() - began
     if asked.truncated:
         sys.stderr.write(f"the document was cut from {asked.document_tokens:,} to {asked.shown_tokens:,} tokens: prompt "
@@ -68,6 +68,11 @@ def run_ask(checkpoint: str, source: str, question: str, cloze: str | None, orde
     decode = "no further step" if rates["decode"] is None else f"{rates['decode']:,.1f} tokens/s decode"
     sys.stderr.write(f"{len(asked.prompt.ids):,} prompt tokens, state {size(reply.state_bytes)}, "
                      f"{rates['prefill']:,.1f} tokens/s prefill, {decode}\n")
+
+
+def _room(limit: int | None, strategy: str, maximum_new: int) -> int | None:
+    """Tokens of prompt and answer together; a prompt that is read twice leaves its answer as much, and itself half."""
+    return limit if limit is None or strategy != "reread" else (limit + maximum_new) // 2
 
 
 def find(checkpoint: str) -> Path | None:

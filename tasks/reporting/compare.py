@@ -73,7 +73,7 @@ def recalls(found: Gathered, panel: Panel, architectures: list[str], resamples: 
             if not own:
                 continue
             values, documents = stack(own)
-            score = hierarchical(values, documents, resamples=resamples, seed=seed)
+            score = hierarchical(values, documents, share=True, resamples=resamples, seed=seed)
             controls, above = {}, {}
             for control in CONTROLS:
                 other = (by_seed(found, panel, architecture, order, control)

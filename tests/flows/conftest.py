@@ -32,7 +32,8 @@ def reread(home, monkeypatch):
     """`reread("study", "list")` runs that command here, with a home of its own."""
     for name in ("PREFECT_HOME", "RAY_AUTH_MODE", "DS_ACCELERATOR", "PATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))       # restored afterwards, whatever the command sets
-    monkeypatch.delenv("PREFECT_HOME")
+    for name in ("PREFECT_HOME", "RAY_AUTH_MODE", "DS_ACCELERATOR"):
+        monkeypatch.delenv(name)                                 # as on a machine where nothing is configured
 
     def call(*arguments: str) -> Answer:
         out, err = io.StringIO(), io.StringIO()

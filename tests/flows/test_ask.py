@@ -256,7 +256,7 @@ def test_mistakes_are_one_message_before_a_model_is_loaded(reread, folder, text,
             ({"--document": tmp_path / "latin.txt"}, "not UTF-8 text (byte 0xe9 at 3)"),
             ({"--order": "qestion_first"}, "did you mean question_first?"),
             ({"--order": "filler"}, "expected one of default, question_first, twice, repeat, alternate"),
-            ({"--strategy": "iterated"}, "did you mean iterate?"),
+            ({"--strategy": "iterated"}, "did you mean iterate"),
             ({"--max-tokens": 0}, "expected 1 or more"),
             ({"checkpoint": tmp_path / "mute"}, "no tokenizer/reread.json there"),
             ({"checkpoint": tmp_path / "bare"}, "no config.json there"),
@@ -291,3 +291,15 @@ def test_the_state_that_is_told_is_the_one_after_the_prompt():
     assert watched.state_bytes == state.nbytes == model.cost(3).state_bytes
     watched.prefill(torch.tensor([[1] * 9]), Layout.dense(1, 9))
     assert watched.state_bytes == model.cost(3).state_bytes and watched.config is model.config
+
+
+def test_a_long_document_is_cut_so_that_it_can_be_read_twice(reread, folder, tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_text(LONG, encoding="utf-8")
+    told = {}
+    for strategy in ("left_pad", "reread"):
+        answer = reread("ask", str(folder), "--document", str(path), "--question", "name3 :", "--strategy", strategy,
+                        "--max-tokens", "8", "--json")
+        assert answer.code == 0, answer.err
+        told[strategy] = answer.json
+    assert told["left_pad"]["shown_tokens"] > told["reread"]["shown_tokens"] > LIMIT // 4
