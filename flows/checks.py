@@ -5,7 +5,15 @@ from __future__ import annotations
 from flows.plan import present
 from storage.artifacts import Store
 from storage.errors import SpecError
-from tasks.specs import ClozeSpec, DisjointRowsSpec, PretrainSpec, QuestionRowsSpec, RecallRowsSpec, TokeniseSpec
+from tasks.specs import (
+    ClozeSpec,
+    DisjointRowsSpec,
+    EvaluationPlan,
+    PretrainSpec,
+    QuestionRowsSpec,
+    RecallRowsSpec,
+    TokeniseSpec,
+)
 
 Rows = RecallRowsSpec | DisjointRowsSpec | QuestionRowsSpec
 
@@ -47,6 +55,19 @@ def check_vocabulary(spec: PretrainSpec, tokenizer: str) -> None:
 
     check_name(tokenizer)
     pretrain.check_vocabulary(pretrain.resolve_config(spec), tokenizer, embedding_rows(tokenizer) or 0)
+
+
+def check_prefix(spec: PretrainSpec, evaluation: EvaluationPlan) -> None:
+    """SpecError before any work when prompts are to be filled up to an M that nothing says."""
+    from models.sizing import Sketch
+    from tasks.pretrain import resolve_config
+
+    if evaluation.evaluate.strategy != "left_pad_released" or evaluation.evaluate.prefix_tokens is not None:
+        return
+    config = resolve_config(spec)
+    if config.prefix_tokens is None and Sketch(config).able.prefix:
+        raise SpecError(f"evaluation {evaluation.label!r}: strategy 'left_pad_released' fills prompts up to M, and neither "
+                        f"it nor {spec.model} says what M is; set evaluate.prefix_tokens (1024 in JRT)")
 
 
 def parameters(spec: PretrainSpec) -> int:

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from flows import studies
-from flows.checks import Rows, check_readable, check_vocabulary, parameters, tokenizer_of, tokenizer_source, tokens
+from flows.checks import (
+    Rows,
+    check_prefix,
+    check_readable,
+    check_vocabulary,
+    parameters,
+    tokenizer_of,
+    tokenizer_source,
+    tokens,
+)
 from flows.plan import Plan, Stage, identify
 from storage.artifacts import Store
 from storage.errors import SpecError
@@ -105,6 +114,8 @@ class Builder:
                          workload.training_questions)
         checkpoints, sweeps = {}, {}
         for spec in trainings(workload):
+            for evaluation in workload.evaluations:
+                check_prefix(spec, evaluation)
             trials = self.trials(name, spec, made, workload.rows, workload.tokenise, workload.seeds[0])
             sweeps |= {f"{spec.architecture}/{value:g}": trial for value, trial in trials.items()}
             checkpoints[f"{spec.architecture}/{spec.seed}"] = self.pretrain(name, spec, made, workload.rows,

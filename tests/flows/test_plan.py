@@ -171,3 +171,12 @@ def test_evaluation_asks_for_artifacts_of_the_right_kind(store):
         from flows.commands.single import request_of
 
         request_of("evaluate", {"checkpoint": "x", "prompts": "y", "cloze": {"task": "lookup"}}, [])
+
+
+def test_an_unknown_prefix_is_told_before_any_work(home):
+    """left_pad_released fills prompts up to M: of the evaluation, else of the model; others read no prefix."""
+    released = ["workloads.pydocs.evaluations.0.evaluate.strategy=left_pad_released"]
+    with pytest.raises(SpecError, match="evaluate.prefix_tokens"):
+        plan(studies.load("smoke", released), Store())
+    plan(studies.load("smoke", [*released, "workloads.pydocs.evaluations.0.evaluate.prefix_tokens=64"]), Store())
+    plan(studies.load("smoke", [*released, "architectures=transformer"]), Store())
