@@ -10,8 +10,13 @@ ours. They are asked in this order and the first that holds decides:
     truncated              the prediction ran into the token limit, and all it said are the first words of an answer
     repetition             it says one phrase of 1 to 8 words three times running and this is at least half of it, or it
                            begins by repeating at least 3 words of the cloze (all of them if it says 3 or fewer, 2 at least)
-    other_value            its first clause (up to , ; : . ! ? or a bracket), or its first 3 words, stand in the document
-                           word for word, with at least one content word: a wrong span of the document
+    other_value            (first of two) its first clause (up to , ; : . ! ? or a bracket) stands in the document word for
+                           word, with at least one content word, and in no answer: a wrong span of the document
+    near_miss              its first clause, or its first 3 words, are the first words of an answer, with a content word; or
+                           it, or its first clause, turns into an answer by changing at most a third of its characters
+                           (Levenshtein distance against the longer of the two, which has at least 4): a value that was
+                           found and not copied to the letter, such as k093733 for k093732
+    other_value            its first 3 words stand in the document so
     unrelated              no content word of it occurs in the document
     truncated              it shares words with the document and ran into the token limit
     other                  it shares words with the document and ended by itself
@@ -28,11 +33,12 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-CLASSES = ("no_answer", "right_value_elsewhere", "repetition", "other_value", "unrelated", "truncated", "other")
+CLASSES = ("no_answer", "right_value_elsewhere", "repetition", "near_miss", "other_value", "unrelated", "truncated", "other")
 WORD = re.compile(r"\w+")
 CLAUSE_END = re.compile(r"[,;:.!?()\[\]](?:\s|$)")
 LONGEST_PHRASE, TIMES = 8, 3       # words of a phrase that repeats, how often it must come running
 OPENING = 3                        # words that make a quotation
+NEAR, SHORTEST = 3, 4              # one character in so many may differ; of a text at least so long
 FUNCTION_WORDS = frozenset(
     "about after all also and any are because been before both but can could did does each for from had has have her here "
     "him his how into its may more most not now off one only other our out over own she should some such than that the "
@@ -61,7 +67,14 @@ def error_of(prediction: str, answers: Sequence[str], right: bool, head: str, cl
         return "repetition"
     document, known = _read(head)
     content = {word for word in said if _is_content(word)} - set(asked)
-    if _quotes(prediction, said, document, set(asked)):
+    clause, start = words(CLAUSE_END.split(prediction.strip(), maxsplit=1)[0]), said[:OPENING]
+    tells = [part for part in (clause, start if len(said) >= OPENING else [])
+             if any(_is_content(word) and word not in asked for word in part)]
+    if clause in tells and _holds_text(document, clause) and not any(_holds(answer, clause) for answer in map(words, answers)):
+        return "other_value"
+    if _is_near(tells, (said, clause), [*filter(None, map(words, answers)), *wanted]):
+        return "near_miss"
+    if any(_holds_text(document, part) for part in tells):
         return "other_value"
     if not content & known:
         return "unrelated"
@@ -101,12 +114,31 @@ def _opens_with(said: list[str], asked: list[str]) -> bool:
     return len(start) > 1 and _holds(asked, start)
 
 
-def _quotes(prediction: str, said: list[str], document: str, asked: set[str]) -> bool:
-    clause = words(CLAUSE_END.split(prediction.strip(), maxsplit=1)[0])
-    for part in (clause, said[:OPENING] if len(said) >= OPENING else []):
-        if any(_is_content(word) and word not in asked for word in part) and f" {' '.join(part)} " in document:
-            return True
-    return False
+def _holds_text(document: str, part: Sequence[str]) -> bool:
+    return f" {' '.join(part)} " in document
+
+
+def _is_near(openings: Sequence[list[str]], whole: Sequence[list[str]], answers: Sequence[list[str]]) -> bool:
+    """Whether an answer begins with one of `openings`, or one of `whole` is an answer but for a few characters."""
+    return any(part == answer[:len(part)] for part in openings for answer in answers) or any(
+        _is_close(" ".join(part), " ".join(answer)) for part in whole for answer in answers)
+
+
+def _is_close(one: str, other: str) -> bool:
+    """Whether the Levenshtein distance is at most a NEARth of the longer text. Gives up as soon as it cannot be."""
+    longest = max(len(one), len(other))
+    most = longest // NEAR
+    if longest < SHORTEST or abs(len(one) - len(other)) > most:
+        return False
+    before = list(range(len(other) + 1))
+    for k, mine in enumerate(one, 1):
+        row = [k]
+        for j, theirs in enumerate(other, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (mine != theirs)))
+        if min(row) > most:
+            return False
+        before = row
+    return before[-1] <= most
 
 
 @lru_cache(maxsize=64)
