@@ -73,7 +73,8 @@ def code_hash(modules: Iterable[str]) -> str:
 def reached(modules: Iterable[str]) -> dict[str, str]:
     """`module`, or `module:definition` of a sliced one, -> hash of its code, for everything `code_hash` covers."""
     found: dict[str, str] = {}
-    _source.cache_clear()                      # files may have come and gone since the last call
+    for asked in (_source, _targets, _operation):          # files may have come and gone since the last call
+        asked.cache_clear()
     waiting = list(modules)
     for module in waiting:
         if _source(module) is None:
@@ -111,10 +112,10 @@ def _source(module: str) -> Path | None:
     if package not in PACKAGES:
         return None
     for folder in _folders(package):
-        base = Path(folder, *rest.split(".")) if rest else Path(folder)
-        for path in (base / "__init__.py", base.with_suffix(".py")):
-            if path.is_file():
-                return path
+        base = os.path.join(folder, *rest.split(".")) if rest else folder
+        for path in (os.path.join(base, "__init__.py"), f"{base}.py"):     # no Path until there is one: asked very often
+            if os.path.isfile(path):
+                return Path(path)
     parent, _, name = module.rpartition(".")
     for folder in getattr(sys.modules.get(parent), "__path__", ()):      # one that was added, as for somebody's mixers
         if (path := Path(folder, f"{name}.py")).is_file():
@@ -133,15 +134,24 @@ def _unit(module: str) -> list[str]:
     parts = module.split(".")
     if parts[0] != "kernels" or len(parts) < 2:
         return []
-    operation = ".".join(parts[:2])
+    return _operation(".".join(parts[:2]))
+
+
+@lru_cache(maxsize=None)
+def _operation(operation: str) -> list[str]:
     path = _source(operation)
     if path is None or path.name != "__init__.py":
         return []
     return [operation, *(f"{operation}.{file.stem}" for file in path.parent.glob("*.py") if file.stem != "__init__")]
 
 
-def _targets(module: str, name: str | None) -> Iterator[str]:
+@lru_cache(maxsize=None)
+def _targets(module: str, name: str | None) -> tuple[str, ...]:
     """The modules that `import module` (name None) or `from module import name` makes part of the code."""
+    return tuple(_traced(module, name))
+
+
+def _traced(module: str, name: str | None) -> Iterator[str]:
     if not _counts(module) and module not in PACKAGES:
         return
     if name is not None and _source(f"{module}.{name}") is not None:

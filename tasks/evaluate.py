@@ -15,6 +15,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,13 @@ def _kinds() -> list[str]:
 
 
 def _parses(path: Path) -> bool:
+    facts = path.stat()
+    return _readable(path, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _readable(path: Path, modified: int, size: int) -> bool:
+    """Of a file as it was then; a plan asks for every checkpoint."""
     try:
         ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

@@ -537,6 +537,11 @@ def test_a_mixer_file_that_does_not_parse_stops_nobody(tmp_path, monkeypatch):
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(evaluate.importlib.util, "find_spec", lambda name: spec)
     assert evaluate._kinds() == ["fine"]
+    parse, read = evaluate.ast.parse, []
+    monkeypatch.setattr(evaluate.ast, "parse", lambda text: read.append(text) or parse(text))
+    assert evaluate._kinds() == ["fine"] and not read            # a plan asks for every checkpoint
+    (tmp_path / "mixers" / "broken.py").write_text("y = 22")
+    assert evaluate._kinds() == ["broken", "fine"] and len(read) == 1
 
 
 def test_prompts_of_another_tokenizer_are_refused(world, tmp_path):
