@@ -5,11 +5,14 @@
     cache   going on from the memory that a call returned, for a copy and  else: the whole text again for every token
             for selected rows as for the original
     rows    several rows on one memory                                     else: every row alone
+    axis    the same, a memory mended as hf_one_token tells; tried where `rows` fails and the family is known to need it
     left    rows of unequal length in one prefill, tokens last, masked     else: one prefill per length, no pads at all
     pieces  several tokens at once on top of a memory                      else: one after the other
+    stairs  where `left` fails: unequal rows together up to the end of     else: one prefill per length
+            the shortest, the others on from there
 
 Known faults that this finds (transformers 5.24): RWKV-4 mixes the rows of a batch in a decode step (a state without its
-time axis meets inputs with one) and does not use its mask; Mamba begins a second piece from an empty state, in hybrids
+time axis meets inputs with one; `axis` gives it one) and does not use its mask; Mamba begins a second piece from an empty state, in hybrids
 too; RecurrentGemma keeps its memory inside the module. Found before, in other releases: a memory passed under a name
 that `**kwargs` swallows is lost without a word, and pads that act through a convolution's bias. Measured on the weights
 at hand with random tokens, so that a fault that these weights cannot show (a bias of zero) is judged as they are.
@@ -21,13 +24,14 @@ import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from kernels.errors import ConfigError, UnsupportedUse
 from kernels.layout import Layout
+from models.adapters.hf_one_token import FAMILIES
 
 if TYPE_CHECKING:
     from models.adapters.huggingface import HuggingFaceModel
@@ -36,14 +40,16 @@ if TYPE_CHECKING:
 # cost, between these bounds. Measured: rounding 1e-7 to 6e-7 on models of two to four layers, faults from 3e-5 (two random
 # layers of Jamba) to 2.
 LEAST, MOST, ROUNDINGS = 1e-5, 1e-4, 30
-LENGTHS, MORE = (2, 5, 9, 5), 3
-SHORT_LENGTHS, SHORT_MORE = (1, 2, 3, 2), 1     # for models that can place fewer than a dozen tokens
+LENGTHS, MORE = (2, 5, 9, 5, 1, 1), 3           # two rows of one token, which may take a path of its own
+SHORT_LENGTHS, SHORT_MORE = (1, 2, 3, 2, 1), 1      # for models that can place fewer than a dozen tokens
 TOLD = {
     "batch": ("rows of equal length in one pass", "every row runs alone"),
     "right": ("rows of unequal length in one pass", "rows run in groups of equal length"),
     "cache": ("going on from its own memory", "the whole text is read again for every token"),
     "rows": ("several rows on one memory", "prompts are read and answered one at a time"),
-    "left": ("left-padded prompts in one pass", "prompts are read in groups of equal length, without pads"),
+    "axis": ("several rows on one memory, its time axis mended", "prompts are read and answered one at a time"),
+    "left": ("left-padded prompts in one pass", "prompts are read without pads"),
+    "stairs": ("prompts of unequal length in common pieces", "prompts are read in groups of equal length"),
     "pieces": ("several tokens on top of a memory", "further tokens are read one by one"),
 }
 log = logging.getLogger("reread.models.adapters.huggingface")
@@ -61,6 +67,8 @@ class Ways:
     rows: bool = False
     left: bool = False
     pieces: bool = False
+    axis: bool = False
+    stairs: bool = False
     allowed: float = LEAST
     differences: dict[str, float] = field(default_factory=dict)
 
@@ -83,32 +91,37 @@ def examine(model: HuggingFaceModel) -> Ways:
     alone = [model._call(text[None])[0][0] for text in texts]
     if not all(logits.isfinite().all() for logits in alone):
         raise ConfigError(f"{model.family}: logits of random tokens are not finite; are the weights damaged?")
-    cuts = [difference(model._call(text[None, :-more])[0][0], each[:-more]) for text, each in zip(texts, alone)]
+    cuts = [difference(model._call(text[None, :-more])[0][0], each[:-more]) for text, each, n in zip(texts, alone, lengths) if n > 1]
     limit = min(MOST, max(LEAST, ROUNDINGS * max(cuts)))       # what a shorter pass changes: the order of sums
     longest = lengths.index(max(lengths))
     _check_causal(model, texts[longest], alone[longest])
     found: dict[str, float] = {}
     usable: dict[str, bool] = {}
 
-    def measure(name: str, trial: Ways, run: Callable[[], float]) -> bool:
+    def measure(name: str, trial: Ways, run: Callable[[], float], told: bool = True) -> bool:
         with _ways(model, trial):
             found[name], why = _tried(run)
         usable[name] = found[name] <= limit
-        if not usable[name]:
+        if not usable[name] and told:
             _tell(model.family, name, found[name], limit, why)
         return usable[name]
 
     def streamed() -> float:
         return _streamed(model, texts, alone, lengths, more)
 
-    batched = measure("batch", Ways(batch=True), lambda: _whole(model, texts[-1:] * 3, alone[-1:] * 3))
+    batched = measure("batch", Ways(batch=True), lambda: _whole(model, [texts[longest]] * 3, [alone[longest]] * 3))
     if batched:
         measure("right", Ways(batch=True, right=True), lambda: _whole(model, texts, alone))
     if measure("cache", Ways(cache=True), streamed):
-        if batched and measure("rows", Ways(cache=True, rows=True), streamed):
-            measure("left", Ways(cache=True, rows=True, left=True), streamed)
-        measure("pieces", Ways(cache=True, pieces=True),
-                lambda: _pieces(model, texts[longest], alone[longest], lengths[longest]))
+        mends = model.family in FAMILIES
+        if batched and not measure("rows", Ways(cache=True, rows=True), streamed, told=not mends) and mends:
+            usable["rows"] = measure("axis", Ways(cache=True, rows=True, axis=True), streamed)
+        together = Ways(cache=True, rows=usable.get("rows", False), axis=usable.get("axis", False))
+        if together.rows:
+            measure("left", replace(together, left=True), streamed)
+        if measure("pieces", Ways(cache=True, pieces=True),
+                   lambda: _pieces(model, texts[longest], alone[longest], lengths[longest])) and usable.get("left") is False:
+            measure("stairs", replace(together, pieces=True, stairs=True), streamed)
     return Ways(**usable, allowed=limit, differences=found)
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from kernels.errors import LayoutError, StateError, UnsupportedUse
 from kernels.layout import Layout
-from models.adapters import hf_cache
+from models.adapters import hf_cache, hf_one_token
 from models.adapters.hf_check import PLAIN, Ways, examine
 from models.adapters.hf_load import load
 from models.adapters.hf_state import Group, HFState
@@ -118,6 +118,8 @@ class HuggingFaceModel(nn.Module):
                 raise LayoutError(f"lengths, row {row}: got 0 tokens in prefill, expected at least 1. "
                                   "Begin the row with a token, for example the end-of-text id.")
         check_length(self.family, self._limit, layout)
+        if self.ways.stairs and not all_logits and len(set(layout.lengths)) > 1:
+            return self._stairs(ids_BL, layout)
         start = torch.zeros(layout.shape[0], dtype=torch.int64, device=self.device)
         groups = [(Group(tuple(rows), start[rows], tokens=None if self.ways.cache else (start[:0],) * len(rows)),
                    max(layout.lengths[row] for row in rows))
@@ -151,7 +153,25 @@ class HuggingFaceModel(nn.Module):
         """Row numbers that begin together."""
         if self.ways.cache and not self.ways.rows:
             return [[row] for row in range(len(lengths))]
-        return _alike(lengths, True, self.ways.left or not self.ways.cache)
+        groups = _alike(lengths, True, self.ways.left or not self.ways.cache)
+        if not self.ways.axis:
+            return groups
+        return [part for rows in groups                # a memory that a call makes itself cannot be mended
+                for part in ([rows] if max(lengths[row] for row in rows) > 1 else [[row] for row in rows])]
+
+    def _stairs(self, ids_BL: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, HFState]:
+        """A prefill of unequal rows without pads: together up to the end of the shortest, the others on from there."""
+        index_BL, rows = layout.align()
+        ids_BL = ids_BL.gather(1, index_BL)                                # tokens first
+        start, *stops = sorted(set(rows.lengths))
+        out, state = self.prefill(ids_BL[:, :start], Layout.dense(len(rows.lengths), start, device=ids_BL.device))
+        for stop in stops:
+            piece = Layout.right_padded([min(n, stop) - min(n, start) for n in rows.lengths], device=ids_BL.device)
+            logits_BE, state = self.extend(ids_BL[:, start:stop], piece, state)
+            ended_B = torch.tensor([n == stop for n in rows.lengths], device=ids_BL.device)
+            out = torch.where(ended_B[:, None], logits_BE, out)
+            start = stop
+        return out, state
 
     # ------------------------------------------------------------------------------------------------- the two ways on
     def _go_on(self, groups: Sequence[tuple[Group, int]], ids_BL: torch.Tensor, layout: Layout, all_logits: bool,
@@ -240,12 +260,13 @@ class HuggingFaceModel(nn.Module):
         if last and "logits_to_keep" in self._accepts:
             given["logits_to_keep"] = 1
         if cache is not None:
-            given[self._cache_name] = cache
+            one = self.ways.axis and ids_BL.shape[1] == 1
+            given[self._cache_name] = hf_one_token.with_axis(cache) if one else cache
         found = self.model(**given)
         for name in CACHES if use_cache else ():
             if found.get(name) is not None:
                 self._cache_name = name
-                return found.logits, found[name]
+                return found.logits, hf_one_token.without_axis(found[name])
         return found.logits, None
 
     # ---------------------------------------------------------------------------------------------------------- checks

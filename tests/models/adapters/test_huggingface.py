@@ -8,7 +8,7 @@ import torch
 
 from kernels.errors import ConfigError, LayoutError, LengthError, StateError, UnsupportedUse
 from models import Layout, greedy
-from models.adapters import hf_check
+from models.adapters import hf_check, hf_one_token
 from models.adapters.hf_state import HFState
 from models.adapters.huggingface import HuggingFaceModel
 from models.objectives import losses, next_token_batch
@@ -190,16 +190,47 @@ def test_what_transformers_can_and_cannot_do_is_found():
     """A release that mends one of these turns this red, and the list in hf_check's docstring is then out of date."""
     ways = {name: HuggingFaceModel(build(name)).ways for name in FAMILIES}
     right = {"batch", "right", "cache", "rows", "left", "pieces"}
-    usable = {name: {way for way in right if getattr(each, way)} for name, each in ways.items()}
+    usable = {name: {way for way in right | {"axis", "stairs"} if getattr(each, way)} for name, each in ways.items()}
     assert usable == {
         "gpt2": right, "llama": right, "mistral": right, "mamba2": right,
         "mamba": right - {"pieces"}, "jamba": right - {"pieces"},      # a second piece begins from an empty state
-        "rwkv": right - {"rows", "left"},                              # a decode step mixes the rows of its batch
+        "rwkv": right - {"left"} | {"axis", "stairs"},                 # a decode step mixes rows unless it is mended
         "recurrent_gemma": {"batch", "right"},                                  # its memory is inside the module
     }
     assert ways["rwkv"].differences["rows"] > 0.1 and ways["mamba"].differences["pieces"] > 1e-4
     for name, each in ways.items():
-        assert all(each.differences[way] <= each.allowed < 3e-5 for way in usable[name])
+        assert all(each.differences[way] <= each.allowed < 3e-5 for way in usable[name] - ({"rows"} if each.axis else set()))
+
+
+@pytest.mark.parametrize("fault", ["nothing mended", "another axis"])
+def test_the_check_decides_whether_a_mended_memory_is_used(fault, monkeypatch):
+    """A release that keeps its memory in another way falls back to one row at a time."""
+    if fault == "another axis":
+        monkeypatch.setattr(hf_one_token._WithAxis, "__getitem__", lambda self, place: self.held_BDN[place][None])
+    else:
+        monkeypatch.setattr(hf_one_token, "with_axis", lambda memory: memory)
+    model = HuggingFaceModel(build("rwkv"))
+    assert not model.ways.rows and not model.ways.axis and not model.ways.stairs and model.ways.cache
+    monkeypatch.undo()
+    mended = HuggingFaceModel(build("rwkv"))
+    prompts = [text.tolist() for text in texts_of(more=0)]
+    assert mended.ways.rows and greedy(model, prompts, maximum_new=5) == greedy(mended, prompts, maximum_new=5)
+
+
+def test_single_tokens_begin_alone_where_only_a_given_memory_can_be_mended():
+    model = HuggingFaceModel(build("rwkv"))
+    logits_BE, state = model.prefill(torch.tensor([[3], [8]]), Layout.dense(2, 1))
+    assert all(close(logits_BE[row], plain(model, torch.tensor([token]))[0]) for row, token in enumerate((3, 8)))
+    assert len(state.groups) == 1
+
+
+def test_unequal_prompts_are_read_in_as_many_calls_as_there_are_lengths(monkeypatch):
+    model, calls = HuggingFaceModel(build("rwkv")), []
+    once = model._call
+    monkeypatch.setattr(model, "_call", lambda ids_BL, *rest: calls.append(tuple(ids_BL.shape)) or once(ids_BL, *rest))
+    ids_BL, layout = placed(texts_of((6, 3, 6, 9), 0), (6, 3, 6, 9), "left")
+    model.prefill(ids_BL, layout)
+    assert calls == [(4, 3), (3, 3), (1, 3)]
 
 
 class _Wrong(torch.nn.Module):
