@@ -59,6 +59,8 @@ class Runner:
                 shutil.rmtree(folder, ignore_errors=True)
             self.publish()
             self.runs.end("FINISHED")
+        else:
+            get_run_logger().info("%s exists: nothing to do", self.plan.goal.artifact)
         return {"artifact": self.plan.goal.artifact, "began": began, "ended": time.time(),
                 "stages": {key: {"title": self.plan.stages[key].title, "began": outcome.began, "ended": outcome.ended}
                            for key, outcome in self.outcomes.items()}}

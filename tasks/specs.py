@@ -58,7 +58,7 @@ class CorpusSpec(Spec):
 class TokeniseSpec(Spec):
     """Corpus to Arrow shards. Produces a `shards` artifact that also carries the tokenizer."""
 
-    tokenizer: str = Field("gpt2", description="gpt2, bpe:<vocabulary size>, bytes, ids:<n>, or hf:<path or name>")
+    tokenizer: str = Field("gpt2", description="`gpt2`, `bpe:<vocabulary size>`, `bytes`, `ids:<n>`, or `hf:<path or name>`")
     row_tokens: int = Field(2048, ge=8, le=1 << 20, description="N; a row holds N+1 tokens [tokens]")
     shard_rows: int = Field(4096, ge=1, description="Rows per shard, the unit of restart")
 
@@ -107,7 +107,7 @@ class QuestionRowsSpec(Spec):
 
 
 class DisjointRowsSpec(Spec):
-    """Training rows of JRT's set intersection (jrt.md 6.1). Produces a `rows` artifact of token ids."""
+    """Training rows of JRT's set intersection. Produces a `rows` artifact of token ids."""
 
     kind: Literal["disjoint"] = "disjoint"
     vocabulary: int = Field(256, ge=32, description="Ids 0..3 are special, the rest is content")
@@ -131,7 +131,7 @@ class ObjectiveSpec(Spec):
     normalisation: Literal["paper", "released"] = Field(
         "paper", description="paper divides the sum by the sum of weights (JRT Eq. 5); the released code does not")
     boundary: Literal["released", "predict"] = Field(
-        "released", description="Whether slot m-1 predicts token m (contract 3); the released code never does")
+        "released", description="Whether slot m-1 predicts token m; the released code never does")
     document_share: float = Field(
         0.10, ge=0, le=1, description="answers: share of document tokens that causal models also predict")
     document_weight: float = Field(1.0, ge=0, description="answers: weight of that term")
@@ -301,10 +301,10 @@ class ClozeSpec(Spec):
         "clean", description="Template version; jrt-2407: the released prompts byte for byte (default and twice)")
     shots: int = Field(0, ge=0, le=8, description="Worked examples before the question, each with its own document")
     tokenizer: str | None = Field(
-        None, description="gpt2, bytes or hf:<name>, for a task without a corpus; None = the shards'")
+        None, description="`gpt2`, `bytes` or `hf:<name>`, for a task without a corpus; None = the shards'")
     budget: Literal["document", "total", "released"] = Field(
         "document", description="document: the same cut in every order, prompts may grow; total: the longest order fits; "
-                                "released: document_tokens around the answer as the released code cuts (jrt.md 4.3)")
+                                "released: document_tokens around the answer as the released code cuts")
     document_tokens: int = Field(120, ge=8, description="budgets `document`, `released`: document length limit [tokens]")
     total_tokens: int = Field(2048, ge=32, description="Prompt and generation together never exceed this [tokens]")
     generation_tokens: int = Field(48, ge=1, description="Room kept for the answer [tokens]")
@@ -317,7 +317,7 @@ class EvaluateSpec(Spec):
     """A checkpoint answers prompts. Produces a `scores` artifact with every prediction."""
 
     strategy: Literal["left_pad", "left_pad_released", "iterate", "reread"] = Field(
-        "left_pad", description="How a prefix model reads the prompt (contract 3), others ignore it; reread: every model "
+        "left_pad", description="How a prefix model reads the prompt, others ignore it; reread: every model "
                                 "reads the prompt twice")
     keep_out: Literal["question", "one", "none"] = Field(
         "question", description="Prompt tail left out of the prefix: the cloze line, one token, or nothing")
@@ -327,7 +327,7 @@ class EvaluateSpec(Spec):
     metric: Literal["contains", "exact", "squad_exact", "f1", "rouge_l"] = Field(
         "contains", description="contains: the answer occurs in what is said; the others stand beside it in every table")
     tokenizer: str | None = Field(
-        None, description="Of a model of transformers that brings none: bytes, gpt2 or hf:<name>; None = its own")
+        None, description="Of a model of transformers that brings none: `bytes`, `gpt2` or `hf:<name>`; None = its own")
     likelihood: bool = Field(False, description="Also the log-likelihood of each answer after its prompt [nats]")
     actors: int = Field(1, ge=1, description="Ray actors that share the prompts, each with a copy of the model")
     gpus_per_actor: float = Field(0, ge=0, le=1, description="0: on the CPU, or on the GPU of the process if there is one")
@@ -500,7 +500,7 @@ class ArchitecturePlan(Spec):
 
     model: str = Field("", description="Preset name; `reread models` lists them")
     checkpoint: str | None = Field(
-        None, description="Instead of a preset: the id of a checkpoint artifact, or hf:<folder or hub name>")
+        None, description="Instead of a preset: the id of a checkpoint artifact, or `hf:<folder or hub name>`")
     model_overrides: dict[str, Any] = Field(default_factory=dict)
     train_overrides: dict[str, Any] = Field(default_factory=dict, description="Dotted names, e.g. optimiser.learning_rate")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from flows.cli.base import DryRun, Flow, Json, Set, app
+from storage.errors import SpecError
 
 Checkpoint = Annotated[str, typer.Option(
     metavar="ID", help="Checkpoint artifact, see reread list; or hf:<folder or hub name>.")]
@@ -71,6 +72,8 @@ def cloze(
     """
     from flows.commands.single import preview_cloze, questions_of, run_single
 
+    if source is not None and questions:
+        raise SpecError("--source shows prompts over a file, --questions makes an artifact from files; give one of them")
     fields = {"task": task, "orders": order or None, "template": template, "shots": shots, "limit": limit}
     if source is not None:
         preview_cloze(fields, source, tokenizer, settings or [], json)
@@ -98,6 +101,8 @@ def evaluate(
     """
     from flows.commands.single import questions_of, run_single
 
+    if questions and not task:
+        raise SpecError("--questions needs --task, which says in what format they are and how they are asked")
     asked = {"task": task, "questions": questions_of(task, questions)} if task else None
     fields = {"checkpoint": checkpoint, "prompts": prompts, "strategy": strategy, "cloze": asked}
     run_single("evaluate", fields, settings or [], dry_run, flow, json)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import logging
+import re
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from prefect.utilities.callables import parameter_schema
 
-from flows import deployments, requests, single
+from flows import deployments, requests, runner, single
 from flows.study import study
 from tests.conftest import ROOT
 
@@ -41,3 +44,25 @@ def test_every_field_of_every_form_is_explained(name):
         unexplained += [f"{model}.{field}" for field, facts in definition.get("properties", {}).items()
                         if not facts.get("description") and "$ref" not in str(facts) and "const" not in facts]
     assert unexplained == []
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_no_explanation_loses_words_on_the_page(name):
+    """Prefect shows them as Markdown: what stands in angle brackets outside backticks is taken for a tag and vanishes.
+    And whoever fills a form has no notes of ours beside it."""
+    lost = []
+    for model, definition in parameter_schema(FLOWS[name]).definitions.items():
+        for field, facts in {"": definition, **definition.get("properties", {})}.items():
+            said = re.sub(r"`[^`]*`", "", facts.get("description", "").replace(requests.CHECKPOINT, ""))
+            if re.search(r"<\w|contract \d|\w\.md\b", said):
+                lost.append((model, field, said))
+    assert lost == []
+
+
+def test_a_run_with_nothing_to_do_says_so(caplog, monkeypatch):
+    """Its page would otherwise show a beginning and an end, and not what there is."""
+    monkeypatch.setattr(runner, "get_run_logger", lambda: logging.getLogger("page"))
+    finished = SimpleNamespace(finished=True, stages={}, goal=SimpleNamespace(artifact="scores-0123"))
+    with caplog.at_level(logging.INFO, "page"):
+        assert runner.Runner(finished, store=None).run()["stages"] == {}
+    assert "scores-0123" in caplog.text and "nothing to do" in caplog.text

@@ -78,6 +78,8 @@ def test_text_and_speed_of_a_checkpoint(reread, trained):
     (("evaluate", "--task", "squad"), 2, "questions"),
     (("evaluate", "--task", "squad", "--questions", "nowhere.json"), 2, "nowhere.json"),
     (("evaluate", "--task", "squad", "--questions", "hub:a", "--questions", "hub:b"), 2, "one published set"),
+    (("evaluate", "--questions", "dev.json"), 2, "--questions needs --task"),
+    (("evaluate", "--prompts", "prompts-0123", "--questions", "dev.json"), 2, "--questions needs --task"),
     (("evaluate", "--task", "squad", "--questions", "dev.json", "--set", "cloze.template=jrt-2407", "--set",
       "cloze.orders=[repeat]"), 2, "jrt-2407"),
 ])
@@ -88,3 +90,8 @@ def test_a_mistake_is_told_before_any_work(reread, trained, tmp_path, monkeypatc
     said = reread(*arguments[:1], "--checkpoint", trained[0], *arguments[1:])
     assert said.code == code and words in said.err and "Traceback" not in said.err, said.err
     assert {one.id for one in Store().list()} == before
+
+
+def test_two_places_for_questions_are_one_too_many(reread):
+    said = reread("cloze", "--task", "squad", "--source", "dev.json", "--questions", "dev.json")
+    assert said.code == 2 and "give one of them" in said.err
