@@ -64,6 +64,7 @@ class Rejected:
     workload: str
     label: str
     stage: str                # questions or prompts
+    artifact: str             # of that stage; several evaluations may share it
     reason: str
     count: int
 
@@ -137,10 +138,11 @@ def _rejected(store: Store, workload: str, label: str, prompts: str) -> Iterator
     """What the questions behind the prompts, and the prompts themselves, left out."""
     manifest = store.manifest(prompts)
     questions = manifest.inputs.get("questions", "")
-    for stage, counts in (("questions", store.manifest(questions).counts if store.exists(questions) else {}),
-                          ("prompts", manifest.counts)):
+    for stage, artifact, counts in (
+            ("questions", questions, store.manifest(questions).counts if questions and store.exists(questions) else {}),
+            ("prompts", prompts, manifest.counts)):
         for reason, number in counts.get("rejected", {}).items():
-            yield Rejected(workload, label, stage, reason, number)
+            yield Rejected(workload, label, stage, artifact, reason, number)
 
 
 def _read_scores(found: Gathered, folder: Path, workload: str, model: tuple[str, int], label: str) -> None:
