@@ -127,12 +127,15 @@ def errors(report: Report, workload: str) -> Table:
 
 # ------------------------------------------------------------------------------------------------------------ left out
 def rejected(report: Report) -> Table:
-    """Records and items that could not be used, by reason."""
+    """Records and items that could not be used, by reason; those of an artifact once, with all evaluations that use it."""
     table = Table("rejected", "What could not be used", ["workload", "evaluation", "stage", "reason", "count"],
                   note="questions: records of the original files; prompts: documents or items that could not be asked. Each is "
                        "kept with its reason in the artifact of its stage.")
+    labels: dict[tuple[str, str, str, str, int], list[str]] = {}
     for one in report.found.rejected:
-        table.rows.append([one.workload, one.label, one.stage, one.reason.replace("_", " "), count(one.count)])
+        labels.setdefault((one.workload, one.stage, one.artifact, one.reason, one.count), []).append(one.label)
+    for (workload, stage, _, reason, number), own in labels.items():
+        table.rows.append([workload, ", ".join(own), stage, reason.replace("_", " "), count(number)])
     return table
 
 

@@ -150,6 +150,12 @@ def test_what_was_rejected_is_listed_by_stage_and_reason(home):
 
 
 # ------------------------------------------------------------------------------------------------------------ averages
+def test_what_evaluations_share_is_rejected_once(home):
+    rows = page([evaluation("fda", 512), evaluation("fda", 1024)])[1]["rejected"]
+    assert sorted((row["evaluation"], row["stage"], row["count"]) for row in rows) == [
+        ("fda 1024", "prompts", "2"), ("fda 512", "prompts", "2"), ("fda 512, fda 1024", "questions", "4")]
+
+
 def test_the_nine_columns_are_averaged_over_columns_and_over_data_sets(home):
     text, tables, _ = page([evaluation(*one) for one in NINE])
     rows = {(row["architecture"], row["order"]): row for row in tables["averages"]}

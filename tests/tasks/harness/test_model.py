@@ -10,6 +10,7 @@ from lm_eval.models.huggingface import HFLM
 
 from models import Layout, greedy, load_model
 from storage.errors import ArtifactError, LengthError, SpecError, TokenizerError, UnsupportedUse
+from tasks.harness import stopping
 from tasks.harness.model import RereadLM
 from tests.tasks.documents import splits
 from tests.tasks.documents import tokenizer as trained
@@ -217,6 +218,12 @@ def test_cuts_are_told_once_a_call(places, caplog):
     with caplog.at_level("WARNING", logger="reread"):
         mine.loglikelihood(requests("loglikelihood", *((each.text, " a") for each in splits("test")[:5])), disable_tqdm=True)
     assert sum("5 of 5 contexts were cut on the left" in each.message for each in caplog.records) == 1
+
+
+@pytest.mark.parametrize("until", [("Q:", "\n"), ("\n", "Q:"), ("", "\n")])
+def test_the_stop_string_that_comes_first_ends_an_answer_in_whatever_order_they_are_named(until):
+    assert stopping.cut_text("42 g\nof Q: what\n", until) == "42 g"
+    assert stopping.cut_text("42 g", until) == "42 g" and stopping.cut_text("\n42", until) == ""
 
 
 @pytest.mark.parametrize("settings, error, words_of_it", [
