@@ -26,7 +26,7 @@ def compare_scores(first: str, second: str, metric: str | None, json: bool) -> N
     table(["task", "column", "order", "control", "n", "first", "second", "difference", "95 %"],
           [[row.get("task"), row["column"], row["order"], row["control"], row["n"], f"{row['a']:.3f}", f"{row['b']:.3f}",
             f"{row['difference']:+.3f}", _interval(row)] for row in rows], right=("n", "first", "second", "difference"))
-    say(f"\\n{chosen}: {a} minus {b}; documents are resampled, the same for both")
+    say(f"\n{chosen}: {a} minus {b}; documents are resampled, the same for both")
 
 
 def rescore_answers(scores: str, metric: str, json: bool) -> None:

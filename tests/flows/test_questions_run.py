@@ -56,6 +56,8 @@ def test_from_a_file_of_questions_to_what_is_done_with_the_scores(reread, traine
     assert reread("rescore", found["left_pad"], "--metric", "f1", "--json").code == 0
     compared = reread("compare", found["left_pad"], found["iterate"], "--json")
     assert compared.code == 0 and compared.json["rows"], compared.err
+    shown = reread("compare", found["left_pad"], found["iterate"]).out
+    assert "\\n" not in shown and f"\ncontains: {found['left_pad']} minus {found['iterate']}" in shown
     assert reread("samples", found["left_pad"], str(tmp_path / "answers.jsonl")).code == 0
     lines = (tmp_path / "answers.jsonl").read_text().splitlines()
     assert len(lines) == store.manifest(found["left_pad"]).counts["examples"]
