@@ -114,6 +114,8 @@ def lm_eval(context: typer.Context) -> None:
     """Run lm-evaluation-harness with the model `reread`; every further option is its own.
 
     Example: reread lm-eval --model reread --model_args checkpoint=checkpoint-0123 --tasks my_task --include_path my-tasks
+
+    Its options: reread lm-eval -- run --help
     """
     from flows.commands.harness import run_lm_eval
 
