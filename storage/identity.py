@@ -24,7 +24,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ def _unit(module: str) -> list[str]:
     return _operation(".".join(parts[:2]))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _operation(operation: str) -> list[str]:
     path = _source(operation)
     if path is None or path.name != "__init__.py":
@@ -145,7 +145,7 @@ def _operation(operation: str) -> list[str]:
     return [operation, *(f"{operation}.{file.stem}" for file in path.parent.glob("*.py") if file.stem != "__init__")]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _targets(module: str, name: str | None) -> tuple[str, ...]:
     """The modules that `import module` (name None) or `from module import name` makes part of the code."""
     return tuple(_traced(module, name))

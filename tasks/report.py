@@ -81,13 +81,14 @@ def assemble(study: StudySpec, store: Store, results: dict[str, Any]) -> Any:
 
 
 def _document_length(study: StudySpec, workload: str) -> int:
-    """Tokens of the longest document an evaluation of this workload may show."""
-    rows = study.workloads[workload].rows
+    """Tokens of the longest document an evaluation of this workload may show; of a training row where nothing is asked."""
+    work = study.workloads[workload]
+    rows = work.rows
     if rows is not None and rows.kind == "disjoint":
         return max(sum(pair) for pair in rows.sizes) + 3
     lengths = [e.cloze.total_tokens if e.cloze.budget == "total" else e.cloze.document_tokens
-               for e in study.workloads[workload].evaluations]
-    return max(lengths, default=2048)
+               for e in work.evaluations]
+    return max(lengths, default=work.tokenise.row_tokens if work.tokenise else 2048)
 
 
 def unmet(study: StudySpec, store: Store, results: dict[str, Any]) -> list[str]:

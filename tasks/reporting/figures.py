@@ -85,6 +85,6 @@ def _curve(one: Any) -> dict[str, Any]:
     points = [p for p in one.curve if p.get("loss/answer", p.get("loss")) is not None]
     checks = [p for p in one.curve if p.get("validation/bits_per_byte") is not None]
     return {"workload": one.workload, "architecture": one.architecture, "seed": one.seed,
-            "tokens": [p["tokens"] for p in points], "loss": [p.get("loss/answer", p.get("loss")) for p in points],
+            "answers": any("loss/answer" in p for p in points), "tokens": [p["tokens"] for p in points], "loss": [p.get("loss/answer", p.get("loss")) for p in points],
             "validation_tokens": [p["tokens"] for p in checks],
             "validation": [p["validation/bits_per_byte"] for p in checks]}

@@ -38,8 +38,9 @@ def slice_name(row: dict[str, Any]) -> str:
     kind = {"all": "all tokens", "ar": "recall tokens", "other": "other tokens"}[row["kind"]]
     what = {"frequency": "training count", "distance": "distance"}.get(row["slice"], "")
     if row["from"] is not None:
-        upper = "" if row["to"] is None else f" to {count(row['to'] - 1)}"
-        kind += f", {what} {count(row['from'])}{upper or ' or more'}"
+        last = None if row["to"] is None else row["to"] - 1
+        upper = " or more" if last is None else "" if last == row["from"] else f" to {count(last)}"
+        kind += f", {what} {count(row['from'])}{upper}"
     return f"{kind} ({row['condition']})" if row["condition"] else kind
 
 

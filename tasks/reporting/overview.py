@@ -31,9 +31,10 @@ def _workload(report: Report, workload: str) -> Table:
                   ["architecture", "parameters", f"state at {length:,}", f"state at {LONG:,}", "grows", "tokens/s",
                    *(["rate"] if swept else []), "bits/byte",
                    *(name for panel in panels for name in (panel.title, f"control of {panel.column}")), "published"],
-                  note=f"By state after {LONG:,} tokens, in float32. tokens/s: training, one process. bits/byte: answers of "
-                       "validation rows. Recall in the first order with a 95 % interval over documents, beside the higher "
-                       "of its two controls. " + _asked(report, panels)
+                  note=f"By state after {LONG:,} tokens, in float32. tokens/s: training, one process. bits/byte: of "
+                       "validation rows, their answers where they have answers. "
+                       + ("Recall in the first order with a 95 % interval over documents, beside the higher of its two "
+                          "controls. " if panels else "") + _asked(report, panels)
                        + (" rate: chosen by the sweep on validation rows; * at an end of what was tried." if swept else ""))
     names = [name for name in report.study.workloads[workload].architectures if f"{workload}/{name}" in report.footprints]
     for name in sorted(names, key=lambda name: (report.footprints[f"{workload}/{name}"].state_bytes_long, name)):

@@ -81,7 +81,8 @@ def recall_by_order(rows: list[dict[str, Any]], architectures: list[str], path: 
 def loss_curves(curves: list[dict[str, Any]], architectures: list[str], path: Path) -> None:
     """Training and validation loss against tokens, one panel a workload.
 
-    `curves`: {workload, architecture, seed, tokens: [...], loss: [...], validation_tokens: [...], validation: [...]}.
+    `curves`: {workload, architecture, seed, tokens: [...], loss: [...], validation_tokens: [...], validation: [...]}, and
+    `answers`: False where the loss is that of all text.
     """
     workloads = list(dict.fromkeys(curve["workload"] for curve in curves))
     many = len(architectures) > MANY
@@ -96,13 +97,15 @@ def loss_curves(curves: list[dict[str, Any]], architectures: list[str], path: Pa
             label = None if name in labelled else name
             labelled.add(name)
             millions = [tokens / 1e6 for tokens in curve["tokens"]]
-            upper.plot(millions, curve["loss"], style[name].line, color=style[name].colour, alpha=0.8, linewidth=1, label=label)
+            upper.plot(millions, curve["loss"], style[name].line, color=style[name].colour, alpha=0.8, linewidth=1, label=label,
+                       marker=style[name].mark if len(millions) == 1 else None, markersize=4)
             if curve["validation"]:
                 lower.plot([t / 1e6 for t in curve["validation_tokens"]], curve["validation"], style[name].line,
                            color=style[name].colour, marker=style[name].mark, markersize=3, linewidth=1)
         upper.set_title(workload, fontsize=9)
-        upper.set_ylabel("answer loss, training (nats)")
-        lower.set_ylabel("validation, answers (bits per byte)" if any(
+        what = ", answers" if any(c.get("answers", True) for c in curves if c["workload"] == workload) else ""
+        upper.set_ylabel(f"training loss{what} (nats)")
+        lower.set_ylabel(f"validation{what} (bits per byte)" if any(
             c["validation"] for c in curves if c["workload"] == workload) else "no validation")
         lower.set_xlabel("tokens seen (millions)")
         if not many:

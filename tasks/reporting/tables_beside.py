@@ -66,11 +66,11 @@ def training(report: Report) -> Table:
     """One line a checkpoint."""
     table = Table("training", "Training", ["workload", "architecture", "seed", "parameters", "state", "steps", "tokens",
                                            "supervised", "FLOPs", "seconds", "tokens/s", "bits/byte"],
-                  note="state: bytes after a document of the evaluation's length ("
+                  note="state: bytes after a document of the evaluation's length, or a training row where nothing is asked ("
                        + ", ".join(f"{w}: {n} tokens" for w, n in report.state_length.items())
                        + "), float32; a Transformer's grows with the document. Equal tokens, not equal seconds, unless the "
                          "study says otherwise; supervised: positions with a loss; FLOPs: three times the forward over rows of that length, counted. "
-                         "bits/byte: answers of validation rows. " + published.note("Of these runs"))
+                         "bits/byte: of validation rows, their answers where they have answers. " + published.note("Of these runs"))
     for one in report.found.trained:
         found, summary = report.footprints[f"{one.workload}/{one.architecture}"], one.summary
         tokens = summary.get("tokens")

@@ -116,3 +116,16 @@ def test_seeds_have_columns_of_their_own(home):
 @pytest.mark.parametrize("length, name", [(256, "x1"), (384, "x1.5"), (16384, "x64")])
 def test_lengths_are_named_by_the_trained_one(length, name):
     assert language.times(length, 256) == name
+
+
+def test_a_bucket_of_one_value_is_that_value():
+    row = {"slice": "frequency", "kind": "ar", "condition": ""}
+    assert [language.slice_name(row | {"from": low, "to": high}) for low, high in ((0, 1), (1, 10), (10, None))] == [
+        "recall tokens, training count 0", "recall tokens, training count 1 to 9", "recall tokens, training count 10 or more"]
+
+
+def test_what_is_only_read_counts_state_and_work_over_a_training_row(home):
+    study, _, _ = made()
+    assert report._document_length(study, "books") == 120
+    study.workloads["books"].evaluations.clear()
+    assert report._document_length(study, "books") == 256
