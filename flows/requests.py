@@ -36,7 +36,7 @@ from tasks.specs import (
 )
 
 CHECKPOINT = ("Id of a checkpoint artifact, as `reread list --kind checkpoint` shows, or a model of transformers: "
-              "hf:<folder or hub name>")
+              "`hf:<folder or hub name>`")
 
 
 class StudyRequest(Spec):
@@ -91,6 +91,12 @@ class ClozeRequest(ClozeSpec):
     questions: QuestionsSpec | None = Field(None, description="Which documents and questions, where the task needs them")
     tokenise: TokeniseSpec | None = Field(
         None, description="Whose tokens are counted; empty = the model's, or bpe:1024 of the corpus, or gpt2")
+
+    @model_validator(mode="after")
+    def _one_task(self) -> ClozeRequest:
+        if self.questions is not None and self.questions.task != self.task:
+            raise ValueError(f"questions.task is {self.questions.task!r} and task {self.task!r}; they must be the same")
+        return self
 
     def plan(self, store: Store) -> Plan:
         builder = Builder("cloze", store)

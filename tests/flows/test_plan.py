@@ -180,3 +180,8 @@ def test_an_unknown_prefix_is_told_before_any_work(home):
         plan(studies.load("smoke", released), Store())
     plan(studies.load("smoke", [*released, "workloads.pydocs.evaluations.0.evaluate.prefix_tokens=64"]), Store())
     plan(studies.load("smoke", [*released, "architectures=transformer"]), Store())
+
+
+def test_questions_of_another_task_are_refused_by_the_form():
+    with pytest.raises(ValueError, match="must be the same"):
+        ClozeRequest(task="squad", questions={"task": "fda", "paths": ["x.jsonl"]})
