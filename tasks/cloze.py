@@ -100,8 +100,8 @@ def preview(spec: ClozeSpec, documents: Iterable[Document] = (), tokenizer: str 
     """Prompts over loose documents, without artifacts: {prompts: [{id, prompt, answers, tokens}], rejected}.
 
     The documents are cleaned as a corpus is and stand for every split at once, so what is common or random is judged
-    by themselves; questions are taken as they are. Of the task's columns the first is shown unless its options name
-    others; controls are left out.
+    by themselves; questions are taken as they are. Of the task's columns the first is shown, of questions the first that
+    any of them is in, unless its options name others; controls are left out.
     """
     task, options, resolved = resolve(spec)
     held = [Document(document.id, normalise(document.text)) for document in documents]
@@ -112,12 +112,17 @@ def preview(spec: ClozeSpec, documents: Iterable[Document] = (), tokenizer: str 
         raise SpecError(f"task {task.name!r} asks questions about documents and got none; give the rows of a questions "
                         "artifact")
     counts = Written()
-    columns = None if "columns" in spec.task_options else task.columns(options)[:1]
+    columns = None if "columns" in spec.task_options else _first_column(task.columns(options), rows)
     found = write(resolved, task, options, lambda split: held, chosen(task, options, spec.tokenizer or tokenizer), counts,
                   controls=("none",), columns=columns, questions=rows)
     prompts = [{"id": row.id, "prompt": row.prompt, "answers": list(row.answers), "tokens": row.tokens}
                for row in found]
     return {"prompts": prompts, "rejected": dict(counts.rejected)}
+
+
+def _first_column(columns: tuple[str, ...], rows: Iterable[QuestionRow]) -> tuple[str, ...]:
+    asked = {row.column for row in rows}
+    return tuple(column for column in columns if column in asked)[:1] or columns[:1]
 
 
 def resolve(spec: ClozeSpec) -> tuple[EvalTask, Spec, ClozeSpec]:

@@ -65,7 +65,7 @@ class Written:
 def run(spec: QuestionsSpec, store: Store) -> str:
     """Write the questions unless they are there, and return the id of the `questions` artifact."""
     task, resolved, code = _identity(spec)
-    return store.produce(KIND, resolved, {}, code, lambda folder: build(spec, task, folder))
+    return store.produce(KIND, resolved, {}, code, lambda folder: build(spec, task, folder, home=store.folder))
 
 
 def plan(spec: QuestionsSpec, store: Store | None = None) -> str:
@@ -92,10 +92,15 @@ def read(task: QuestionTask, spec: QuestionsSpec, notes: Counter | None = None) 
     return _limited(entries, spec.limit)
 
 
-def build(spec: QuestionsSpec, task: QuestionTask, folder: Path, rewriter: Rewriter | None = None) -> dict[str, Any]:
-    """Write questions.arrow and rejected.arrow; return the counts. `rewriter`: in place of the spec's."""
+def build(spec: QuestionsSpec, task: QuestionTask, folder: Path, rewriter: Rewriter | None = None,
+          home: Path | None = None) -> dict[str, Any]:
+    """Write questions.arrow and rejected.arrow; return the counts.
+
+    rewriter  in place of the spec's
+    home      local folder of the store that replies of an endpoint are kept in; None = of the home of artifacts
+    """
     counts = Written()
-    rewriter = rewriter_for(spec.rewriter) if rewriter is None else rewriter
+    rewriter = rewriter_for(spec.rewriter, home) if rewriter is None else rewriter
     entries = read(task, spec, counts.notes)
     with (ShardWriter(folder / FILE, SCHEMA) as questions, ShardWriter(folder / REJECTED, REJECTED_SCHEMA) as rejected,
           progress(None, f"questions {task.name}", "records") as shown):

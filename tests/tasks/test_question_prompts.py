@@ -11,6 +11,7 @@ from storage.artifacts import Store
 from storage.errors import CorpusError, SpecError, TokenizerError
 from storage.shards import RowTable, ShardWriter
 from tasks import cloze
+from tasks.evals.base import get_task
 from tasks.specs import ORDERS, ClozeSpec
 from tasks.tokenizers import load_tokenizer
 from tests.tasks.question_documents import by_item, prompts_of, question_rows
@@ -287,3 +288,10 @@ def test_a_tokenizer_that_is_not_there_says_so(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "rwkv", "vocab_size": 256}')
     with pytest.raises((ConfigError, TokenizerError), match="tokenizer"):
         cloze.resolve(ClozeSpec(task="squad", tokenizer=f"hf:{tmp_path}"))
+
+
+def test_a_preview_shows_the_first_column_that_has_questions():
+    last = get_task("triviaqa").known_columns[-1]
+    web = [replace(row, column=last) for row in question_rows("triviaqa")]
+    spec = ClozeSpec(task="triviaqa", orders=("default",), document_tokens=400, total_tokens=4096, limit=3)
+    assert cloze.preview(spec, tokenizer="bytes", questions=web)["prompts"]
