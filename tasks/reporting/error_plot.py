@@ -11,8 +11,8 @@ import matplotlib.pyplot as plt
 from tasks.reporting.plots import PALETTE, save
 
 RIGHT_COLOUR = "#009E73"
-COLOURS = [colour for colour in PALETTE if colour != RIGHT_COLOUR]
-HATCH = ("", "///", "...", "xxx", "\\\\\\", "++", "oo")
+COLOURS = [*(colour for colour in PALETTE if colour != RIGHT_COLOUR), "#999999", "#8C564B"]
+HATCH = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "", "|||")
 
 
 def stacked(rows: list[dict[str, Any]], classes: list[str], path: Path) -> None:
@@ -47,6 +47,9 @@ def stacked(rows: list[dict[str, Any]], classes: list[str], path: Path) -> None:
         axis.set_xlabel("share of answers")
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=style[name][0], hatch=style[name][1], edgecolor="white", linewidth=0.4)
                for name in classes]
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.45 / figure.get_figheight()))
-    figure.legend(handles, [name.replace('_', ' ') for name in classes], fontsize=8, loc="upper center", ncols=min(6, len(classes)), frameon=False)
+    columns = min(3 * across, len(classes))
+    lines = math.ceil(len(classes) / columns)
+    figure.tight_layout(rect=(0, 0, 1, 1 - (0.1 + 0.18 * lines) / figure.get_figheight()))
+    figure.legend(handles, [name.replace("_", " ") for name in classes], fontsize=8, loc="upper center", ncols=columns,
+                  frameon=False)
     save(figure, path, tight=False)

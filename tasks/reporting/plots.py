@@ -74,7 +74,8 @@ def recall_by_order(rows: list[dict[str, Any]], architectures: list[str], path: 
         axis.set_visible(False)
     for line in axes:
         line[0].set_ylabel("recall (share right)")
-    figure.suptitle("Recall by architecture and prompt order; bars: 95 % interval; thick tick: the higher control", fontsize=10)
+    title = "Recall by architecture and prompt order; bars: 95 % interval; thick tick: the higher control"
+    figure.suptitle(title if len(panels) > 1 else title.replace("; bars", ";\nbars"), fontsize=10 if len(panels) > 1 else 8)
     save(figure, path)
 
 
