@@ -254,7 +254,7 @@ def test_measured_rows_can_be_shown(section, tmp_path):
 def test_the_command_offers_every_preset():
     import typing
 
-    from flows import cli
+    from flows.cli import stages
 
-    offered = typing.get_args(typing.get_args(typing.get_type_hints(cli.bench, include_extras=True)["preset"])[0])
+    offered = typing.get_args(typing.get_args(typing.get_type_hints(stages.bench, include_extras=True)["preset"])[0])
     assert offered == typing.get_args(BenchSpec.model_fields["preset"].annotation)

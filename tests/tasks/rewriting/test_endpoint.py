@@ -372,8 +372,10 @@ def test_two_runs_at_once_pay_for_nothing_twice(cache):
 
 
 PROCESS = """
+import signal
 import sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)      # a child of a background job is born deaf to Ctrl-C
 from tasks.rewriting.endpoint import Endpoint
 from tasks.rewriting.endpoint_prompts import INSTRUCTIONS, ask_for
 from tests.tasks.rewriting.model_server import clozes, records, spec
