@@ -183,6 +183,11 @@ def check(study: StudySpec, source: str) -> None:
                 if getattr(workload, field) is None:
                     raise SpecError(f"{source}: workloads.{name}.{field}: missing; rows of kind 'questions' need the text "
                                     "that the tokenizer is made from and the questions that they are drawn from")
+            for evaluation in workload.evaluations:
+                asked, trained = evaluation.questions, workload.training_questions
+                if asked and (set(asked.paths) & set(trained.paths) or asked.dataset and asked.dataset == trained.dataset):
+                    raise SpecError(f"{source}: workloads.{name}.evaluations: {evaluation.label!r} asks the questions that "
+                                    "training_questions trains on; train on other documents than are asked about")
         labels = [evaluation.label for evaluation in workload.evaluations]
         twice = {label for label in labels if labels.count(label) > 1}
         if twice:

@@ -134,3 +134,8 @@ def test_a_study_without_its_data_says_how_to_give_it(tmp_path, monkeypatch):
     assert elsewhere.workloads["text"].training_questions.paths == ("elsewhere/fda_510k/train_docs.jsonl*",)
     with pytest.raises(SpecError, match="'elsewhere'"):
         studies.check_data(elsewhere)
+
+
+def test_what_is_trained_on_is_not_asked():
+    with pytest.raises(SpecError, match="train on other documents"):
+        studies.load("fda", ["evaluations.0.questions.paths=['{data}/fda_510k/train_docs.jsonl*']"])
