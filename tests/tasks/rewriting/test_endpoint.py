@@ -16,7 +16,7 @@ import pytest
 
 from storage.errors import ArtifactError, ConfigError, SpecError
 from tasks.datasets.records import Record, Unusable
-from tasks.rewriting import endpoint_client
+from tasks.rewriting import endpoint_client, rewriter_for
 from tasks.rewriting.endpoint import Endpoint
 from tasks.rewriting.endpoint_prompts import INSTRUCTIONS, ask_for
 from tests.conftest import ROOT
@@ -473,3 +473,11 @@ def test_no_failure_of_a_request_carries_the_key(cache, monkeypatch, said):
     with serving(lambda *_: said) as server, pytest.raises(ConfigError) as raised:
         list(rewriter(server, cache, timeout=0.2, tries=2).clozes(records(2)))
     assert "sk-7f3QvX" not in chain(raised.value) and "secure" not in chain(raised.value)
+
+
+def test_replies_are_kept_beside_the_store_that_asks(tmp_path, monkeypatch):
+    monkeypatch.setenv("REREAD_HOME", str(tmp_path / "home"))
+    with serving(lambda number, body: Say(good(number, body))) as server:
+        endpoint = rewriter_for(spec(server.url), tmp_path / "store")
+        assert list(endpoint.clozes(records(1))) == clozes(records(1))
+    assert [path.parent for path in tmp_path.rglob("replies.sqlite")] == [tmp_path / "store" / "cache" / "rewriting"]
