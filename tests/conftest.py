@@ -1,5 +1,6 @@
 """Fixtures shared by all tests. Real sample data lies outside the repository and tests skip, with the reason, without it."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -27,3 +28,18 @@ def home(tmp_path, monkeypatch) -> Path:
     for name in ("RAY_ADDRESS", "PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "home"
+
+
+@pytest.fixture
+def told():
+    """Messages that `reread` loggers give from WARNING on, each once, whether or not a command has set up the log."""
+    messages: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    logger, handler = logging.getLogger("reread"), Keep(logging.WARNING)
+    logger.addHandler(handler)
+    yield messages
+    logger.removeHandler(handler)
