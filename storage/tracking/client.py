@@ -96,6 +96,11 @@ class Client:
     def __init__(self, client: Any) -> None:
         self._client = client
 
+    @property
+    def raw(self) -> Any:
+        """MLflow's own client; to be used within `translation()`."""
+        return self._client
+
     @_translated
     def experiment(self, name: str, artifact_location: str | None) -> str:
         """Id by name; created, or brought back if it was deleted."""
@@ -122,11 +127,11 @@ class Client:
         run = next(iter(self._same(experiment, tags, "fingerprint", CONTINUED)), None)
         existed = run is not None
         if run is None:
-            run = self._client.create_run(experiment, start_time=began, tags=_cut(tags), run_name=name)
+            run = self._client.create_run(experiment, start_time=began, tags=cut(tags), run_name=name)
         else:
             self._client.update_run(run.info.run_id, status="RUNNING")
             self.tag(run.info.run_id, tags)
-        parameters = _cut(parameters, VALUE)
+        parameters = cut(parameters, VALUE)
         self._log_parameters(run.info.run_id, {key: value for key, value in parameters.items()
                                                if key not in run.data.params})
         changed = [key for key, value in parameters.items() if run.data.params.get(key, value) != value]
@@ -159,7 +164,7 @@ class Client:
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        for part in _parts(_cut(tags)):
+        for part in _parts(cut(tags)):
             self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in part], synchronous=True)
 
     @_translated
@@ -201,7 +206,7 @@ class Client:
                 for key, value in tags.items():
                     self._client.set_model_version_tag(name, version.version, key, value)
                 return str(version.version)
-        made = self._client.create_model_version(name, source, run_id, tags=_cut(tags), await_creation_for=0)
+        made = self._client.create_model_version(name, source, run_id, tags=cut(tags), await_creation_for=0)
         return str(made.version)
 
     @_translated
@@ -248,7 +253,7 @@ def _quoted(value: str) -> str:
     return value
 
 
-def _cut(values: Mapping[str, Any], limit: int = 8000) -> dict[str, str]:
+def cut(values: Mapping[str, Any], limit: int = 8000) -> dict[str, str]:
     return {valid_name(str(key)): str(value)[:limit] for key, value in values.items()}
 
 

@@ -60,7 +60,7 @@ class Tracking:
     """
 
     def __init__(self, uri: str | None = None, spool: str | os.PathLike | None = None) -> None:
-        self.uri = _absolute(uri or default_uri())
+        self.uri = absolute(uri or default_uri())
         named = sha256(self.uri.encode()).hexdigest()[:8]
         self.spool = Path(spool).absolute() if spool else local_home() / "spool" / named
         self._open()
@@ -277,7 +277,7 @@ def _close(reference: weakref.ref) -> None:
         tracking.close()
 
 
-def _absolute(uri: str) -> str:
+def absolute(uri: str) -> str:
     """SQLite paths made absolute, since workers run in other folders; a folder is no store any more."""
     if uri.startswith("sqlite:///"):
         return f"sqlite:///{os.path.abspath(uri.removeprefix('sqlite:///'))}"
