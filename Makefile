@@ -13,7 +13,7 @@ BESIDE := .triton/$(TRITON)
 # kernels of the published models' sizes
 SHIPPED := K16 V64 bf16|bf16 64 table causal|memory_[a-z]+ bf16 64
 
-.PHONY: study test test-interpreter test-triton test-long kernel-table gpu-check lint env clean help
+.PHONY: study test test-interpreter test-triton test-long test-browser kernel-table gpu-check lint env clean help
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -22,8 +22,8 @@ study: $(STAMP)  ## run the study `quick` and print its report (about a quarter 
 	$(BIN)/reread study run $(or $(STUDY),quick)
 
 test: $(STAMP)   ## every test that takes seconds; Triton kernels run in Triton's interpreter, in a process of their own
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long and not services" -n $(JOBS) --dist loadfile $(ARGS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "services and not long" $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long and not services and not browser" -n $(JOBS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "services and not long and not browser" $(ARGS)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreter -n $(JOBS)
 
 test-triton: $(BESIDE)/.installed  ## the Triton kernels with another Triton: make test-triton TRITON=3.6.0
@@ -39,7 +39,12 @@ kernel-table: $(STAMP)  ## compile the Triton kernels for GPUs that are not here
 	$(BIN)/python -m kernels.compile --json tests/golden/compiled.json
 
 test-long: $(STAMP)  ## the forms that take minutes: killed processes, several workers, whole studies
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "long and not browser" $(ARGS)
+
+test-browser: $(STAMP)  ## what a person does in the web pages, in Chromium; screenshots in .pytest_browser (or REREAD_SCREENSHOTS)
+	$(BIN)/python -c 'import playwright' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]"
+	command -v chromium >/dev/null || test "$$(id -u)" != 0 || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser $(ARGS)
 
 lint: $(STAMP)   ## ruff and the import rule
 	$(BIN)/ruff check .
