@@ -2,7 +2,9 @@
 
     <root>/artifacts/<id>/manifest.json   written last and atomically, before the folder gets its final name
     <root>/work/<id>/                     where a stage builds; it survives a kill, so the next attempt can resume in it
-    <root>/work/<id>.lock                 held (flock) by the one producer; freed by the kernel when it dies
+    <root>/work/<id>.lock                 held (flock) by the one producer; freed by the kernel when it dies. Its first
+                                          line is the producer's pid, the others are the artifacts that it reads
+    <root>/.gate                          shared by producers while they write that down, exclusive to who removes artifacts
 
 The order of events in `Store.produce` is: build, mark as built, hash, manifest, rename. A kill between any two leaves
 nothing that looks complete, and the next attempt goes on from there without building twice.
@@ -18,8 +20,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -87,13 +89,18 @@ class Store:
                             "are; run the stage that makes it, or set REREAD_HOME to where it was made")
 
     def path(self, identifier: str) -> Path:
-        """The local folder of a complete artifact; from a URL it is fetched into the cache first."""
+        """The local folder of a complete artifact; from a URL it is fetched into the cache first.
+
+        The folder's time of change becomes now: it tells when the artifact was last used.
+        """
         folder = self._local(identifier)
         if self.mirror and not (folder / MANIFEST).is_file():
             with self._writable(), self._lock(identifier):
                 if not (folder / MANIFEST).is_file():
                     self._fetch(identifier)
         self.manifest(identifier)
+        with suppress(OSError):              # a store that is only read
+            os.utime(folder)
         return folder
 
     def list(self, kind: str | None = None) -> list[Manifest]:
@@ -127,7 +134,7 @@ class Store:
         identifier = artifact_id(kind, spec, inputs, code)
         if self.exists(identifier):
             return identifier
-        with self._writable(), self._lock(identifier):
+        with self._writable(), self._lock(identifier, reads=inputs.values()):
             if self.exists(identifier):
                 log.info("%s was made by another process meanwhile", identifier)
                 return identifier
@@ -241,7 +248,14 @@ class Store:
                 "to a folder that can be written") from error
 
     @contextmanager
-    def _lock(self, identifier: str, wait: bool = True) -> Iterator[bool]:
+    def gate(self, exclusive: bool = False) -> Iterator[None]:
+        """Held for moments: shared to write down what a producer reads, exclusive to take artifacts away."""
+        with open(self.folder / ".gate", "a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            yield
+
+    @contextmanager
+    def _lock(self, identifier: str, wait: bool = True, reads: Iterable[str] = ()) -> Iterator[bool]:
         """Hold work/<id>.lock, removed again while still held. If another holds it, wait, or else yield False."""
         path = self.folder / "work" / f"{identifier}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -257,14 +271,16 @@ class Store:
                     if time.monotonic() - told > 60 or not told:
                         told = time.monotonic()
                         held.seek(0)
-                        log.info("waiting for %s, which process %s is making", identifier, held.read() or "?")
+                        log.info("waiting for %s, which process %s is making", identifier,
+                                 held.readline().strip() or "?")
                     time.sleep(0.05)
                     continue
                 if not _same_file(held.fileno(), path):   # its holder removed it while we waited
                     continue
-                held.truncate(0)
-                held.write(str(os.getpid()))
-                held.flush()
+                with self.gate():
+                    held.truncate(0)
+                    held.write("\n".join([str(os.getpid()), *reads]) + "\n")
+                    held.flush()
                 try:
                     yield True
                 finally:

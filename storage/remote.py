@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,33 @@ class Mirror:
         files.pipe_file(partial, manifest.model_copy(update={"folder": upload}).model_dump_json(indent=1).encode())
         files.mv(partial, f"{target}/manifest.json")
 
+    def leftovers(self, before: float) -> list[tuple[str, int, float]]:
+        """(name, bytes, last change) of folders without manifest, to which nothing was added since `before` [s since 1970].
+        Where the file system keeps no times, none: an upload under way looks the same."""
+        files, root = self._open()
+        found = []
+        for name in self.names():
+            if self.exists(name):
+                continue
+            entries = files.find(f"{root}/{name}", detail=True).values()
+            times = [_time(entry) for entry in entries]
+            if times and all(time is not None and time < before for time in times):
+                found.append((name, sum(entry.get("size") or 0 for entry in entries), max(times)))
+        return found
+
+    def remove(self, identifier: str) -> bool:
+        """Take an artifact away, its manifest first, so that whoever looks meanwhile finds all of it or none; False where
+        there was no manifest, or somebody else was faster."""
+        files, root = self._open()
+        place = f"{root}/{identifier}"
+        removed = False
+        with suppress(FileNotFoundError):
+            files.rm(f"{place}/manifest.json")
+            removed = True
+        with suppress(FileNotFoundError):
+            files.rm(place, recursive=True)
+        return removed
+
     def download(self, manifest: Manifest, folder: Path) -> None:
         files, root = self._open()
         for entry in manifest.files:
@@ -86,3 +115,16 @@ class Mirror:
                                     "an installed fsspec driver knows") from error
             self._opened = (files, root.rstrip("/"))
         return self._opened
+
+
+def _time(entry: dict[str, Any]) -> float | None:
+    """When a file was written [s since 1970], under the names that file systems have for it."""
+    for name in ("mtime", "LastModified", "last_modified", "updated", "created"):
+        value = entry.get(name)
+        if hasattr(value, "timestamp"):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+        if isinstance(value, str):
+            return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
+    return None
