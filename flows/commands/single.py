@@ -80,7 +80,7 @@ def run_single(kind: str, fields: dict[str, Any], settings: list[str], dry_run: 
         from flows.embedded import run
 
         run(lambda: _flow(kind), request)
-    artifact = _here(planned, store) if missing and not flow else planned.goal.artifact
+    artifact = here(planned, store) if missing and not flow else planned.goal.artifact
     tell(kind, planned, store, json, did=len(missing), artifact=artifact)
     if kind == "bench":
         from flows.commands.bench import check_timings
@@ -94,7 +94,7 @@ def _flow(kind: str):
     return getattr(single, kind)
 
 
-def _here(planned: Plan, store: Store) -> str:
+def here(planned: Plan, store: Store) -> str:
     """Stage after stage in this process; Ray only where a stage spreads its work.
 
     Returns the id of what was made: another than planned where sources changed meanwhile, which is told.
