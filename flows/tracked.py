@@ -6,19 +6,21 @@ that an earlier attempt left unfinished is found by its fingerprint, the artifac
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from flows.about import KINDS, About, Abouts, parameters
+from flows.lineage import datasets
 from flows.plan import RUNS_IN_MLFLOW, Plan, Stage
+from flows.recorded import record
+from flows.registering import register, register_missed
 from storage.artifacts import Store
-from storage.home import is_url
 from storage.provenance import git_commit
 from storage.tracking import Tracking
-from tasks.specs import Spec
+from storage.tracking.system import watched
 
-PARAMS = 200           # a run page with more is not read
+__all__ = ["Runs", "finished", "record", "tracked"]
 
 
 class Runs:
@@ -28,21 +30,28 @@ class Runs:
         self.plan, self.store = plan, store
         self.tracking = Tracking()
         self.experiment = self.tracking.experiment(plan.name)
+        self.abouts = Abouts(plan, store)
         commit = {"git_commit": git_commit() or "unknown"}
         goal = plan.goal
         self.parent = None
         if goal.kind == "report":
             self.parent = self.tracking.start(
                 self.experiment, f"study {plan.name}",
-                {**goal.tags, **commit, "fingerprint": goal.artifact, "artifact": goal.artifact}, flat(goal.spec))
+                {**goal.tags, **commit, "kind": KINDS["report"], "fingerprint": goal.artifact, "artifact": goal.artifact},
+                parameters(About(), goal.spec))
         self.of = {stage.key: self._start(stage, commit) for stage in plan.missing() if stage.kind in RUNS_IN_MLFLOW}
 
     def _start(self, stage: Stage, commit: dict[str, str]) -> str:
         inputs = {f"input.{role}": artifact for role, artifact in stage.inputs.items()}
+        about = self.abouts.of(stage)
         return self.tracking.start(
             self.experiment, stage.title,
-            {**stage.tags, **commit, **inputs, "fingerprint": stage.artifact, "artifact": stage.artifact},
-            flat(stage.spec), self.parent)
+            {**about.facts, **commit, **inputs, "fingerprint": stage.artifact, "artifact": stage.artifact},
+            parameters(about, stage.spec), self.parent)
+
+    def about(self, key: str) -> About | None:
+        """What the process that does a stage has to know of its run; None for a stage without one."""
+        return self.abouts.of(self.plan.stages[key]) if key in self.of else None
 
     @property
     def address(self) -> str:
@@ -55,9 +64,16 @@ class Runs:
         return "/" + self.tracking.experiment_link(self.experiment)
 
     def publish(self, store: Store) -> None:
-        """The files of the report go to the study's run."""
-        if self.parent is not None:
-            self.tracking.artifacts(self.parent, store.path(self.plan.goal.artifact), "report")
+        """The files of the report go to the study's run, and the report as one page, `report.html`."""
+        if self.parent is None:
+            return
+        from flows.services import mlflow_url
+        from tasks.reporting.html import page
+
+        folder = store.path(self.plan.goal.artifact)
+        self.tracking.artifacts(self.parent, folder, "report")
+        runs = {self.plan.stages[key].title: f"{mlflow_url()}/{self.tracking.link(run)}" for key, run in self.of.items()}
+        self.tracking.text(self.parent, page(folder, f"Study {self.plan.name}", runs), "report.html")
 
     def end(self, status: str) -> None:
         """FINISHED, FAILED or KILLED. Runs of stages that did not get to their own end are ended so; a finished one stays."""
@@ -65,21 +81,36 @@ class Runs:
             for key, run in self.of.items():
                 if not self.store.exists(self.plan.stages[key].artifact):
                     self.tracking.finish(run, status)
+        self._register_missed()
         if self.parent is not None:
             self.tracking.finish(self.parent, status)
         self.tracking.close()
 
 
+    def _register_missed(self) -> None:
+        """Trainings of this plan that were there before: an earlier process may have been killed before it registered."""
+        before = {stage.artifact: about for stage in self.plan.stages.values()
+                  if stage.kind == "pretrain" and stage.key not in self.of and self.store.exists(stage.artifact)
+                  and (about := self.abouts.of(stage)).register}
+        register_missed(self.tracking, self.experiment, self.store, before)
+
+
 @contextmanager
-def tracked(uri: str | None, run: str | None) -> Iterator[dict[str, Any]]:
-    """Keyword arguments for a stage that has a run. The run ends the way the stage does."""
+def tracked(uri: str | None, run: str | None, about: About | None = None, store: Store | None = None,
+            inputs: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """Keyword arguments for a stage that has a run. The run ends the way the stage does; it names the data that the stage
+    reads, and of a training also what the machine does meanwhile."""
     if run is None:
         yield {}
         return
     tracking = Tracking(uri)
     status = "FAILED"
     try:
-        yield {"tracking": tracking, "run_id": run}
+        if store is not None and about is not None:
+            tracking.inputs(run, datasets(store, inputs or {}, about))
+        training = about is not None and about.facts.get("kind") == KINDS["pretrain"]
+        with watched(tracking, run) if training else nullcontext():
+            yield {"tracking": tracking, "run_id": run}
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -89,48 +120,8 @@ def tracked(uri: str | None, run: str | None) -> Iterator[dict[str, Any]]:
         tracking.close()
 
 
-def record(tracking: Tracking, run: str, kind: str, store: Store, artifact: str) -> None:
-    """Put what a measuring stage made where people look: a table, and its headline numbers as metrics."""
-    folder = store.path(artifact)
-    if kind == "evaluate":
-        rows = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-        tracking.table(run, rows, "scores")
-        tracking.metrics(run, {f"{row['column']}/{row['order']}/{row['control']}": row["value"] for row in rows
-                               if row.get("value") is not None}, step=0)
-    elif kind in ("perplexity", "extrapolation", "deploy"):
-        rows = json.loads((folder / f"{kind}.json").read_text(encoding="utf-8"))
-        tracking.table(run, rows, kind)
-    elif kind == "bench":
-        rows = json.loads((folder / "timings.json").read_text(encoding="utf-8"))
-        tracking.table(run, rows, "timings")
-        tracking.metrics(run, timing_metrics(rows), step=0)
-        for figure in sorted((*folder.glob("*.png"), *folder.glob("*.md"))):
-            tracking.artifacts(run, figure, "figures" if figure.suffix == ".png" else None)
-    elif kind == "pretrain" and not is_url(store.root):
-        tracking.artifacts(run, folder / "summary.json")
-
-
-def timing_metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """`ms/forward/taylor/chunked/4096` and the ratios likewise, for every row that has them."""
-    found = {}
-    for row in rows:
-        place = "/".join(str(row[name]) for name in ("measure", "op", "backend", "n"))
-        place += f"/batch {row['batch']}" if row["batch"] not in (None, 1) else ""
-        found |= {f"{name}/{place}": row[name] for name in ("ms", "ratio_to_sdpa", "ratio_to_peer", "peak_bytes",
-                                                           "state_bytes", "floor_fraction") if row[name] is not None}
-    return found
-
-
-def flat(spec: Spec, prefix: str = "") -> dict[str, Any]:
-    """The fields of a spec by dotted name."""
-    found: dict[str, Any] = {}
-
-    def walk(value: Any, name: str) -> None:
-        if isinstance(value, dict) and value:
-            for key, item in value.items():
-                walk(item, f"{name}.{key}" if name else str(key))
-        elif value is not None and len(found) < PARAMS:
-            found[name] = value
-
-    walk(spec.model_dump(mode="json"), prefix)
-    return found
+def finished(tracking: Tracking, run: str, kind: str, store: Store, artifact: str, about: About | None = None) -> None:
+    """What a stage made is shown in its run; a training also becomes a version of its registered model."""
+    record(tracking, run, kind, store, artifact, about)
+    if about is not None and about.register:
+        register(tracking, run, store, artifact, about)

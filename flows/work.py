@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from flows.tracked import record, tracked
+from flows.about import About
+from flows.tracked import finished, tracked
 from storage.artifacts import Store
 
 
@@ -25,6 +26,7 @@ class Order:
     note: str | None = None
     run: str | None = None             # MLflow run that was created for it
     tracking: str | None = None        # MLflow's address
+    about: About | None = None         # what the run shows
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,9 @@ def perform(order: Order) -> Outcome:
     began = time.time()
     store = Store(order.home)
     run = importlib.import_module(order.module).run
-    with tracked(order.tracking, order.run) as tracking:
+    with tracked(order.tracking, order.run, order.about, store, order.inputs) as tracking:
         taken = {name: value for name, value in tracking.items() if name in inspect.signature(run).parameters}
         artifact = run(order.spec, store, **order.inputs, **taken)
         if tracking:
-            record(tracking["tracking"], tracking["run_id"], order.kind, store, artifact)
+            finished(tracking["tracking"], tracking["run_id"], order.kind, store, artifact, order.about)
     return Outcome(artifact, began, time.time())

@@ -37,7 +37,6 @@ __all__ = ["SCHEMA", "plan", "rescore", "run", "score_rows"]
 
 VERSION = "2"
 ADAPTER = "models.adapters.hf_level"     # joins states of transformers models; found by name, like the adapter itself
-EXAMPLES = 400      # rows of the table of examples in the tracking store
 SCHEMA = pa.schema([
     ("item", pa.string()), ("document", pa.string()), ("task", pa.string()), ("column", pa.string()),
     ("uncommon", pa.bool_()), ("order", pa.string()), ("control", pa.string()), ("prompt", pa.string()),
@@ -48,13 +47,11 @@ SCHEMA = pa.schema([
 ])
 
 
-def run(spec: EvaluateSpec, store: Store, checkpoint: str, prompts: str, tracking: Any = None, run_id: str = "",
-        mixers: Iterable[str] | None = None) -> str:
+def run(spec: EvaluateSpec, store: Store, checkpoint: str, prompts: str, mixers: Iterable[str] | None = None) -> str:
     """Answer the prompts and return the id of the `scores` artifact.
 
     checkpoint        an artifact, or a model of transformers as `hf:<folder or hub name>` (tasks/external.py), whose
                       checksum or commit is part of the identity
-    tracking, run_id  where examples and headline numbers are logged, if anywhere
     mixers            kinds of mixer in the checkpoint, part of the identity; None = all there are, so that an edited
                       mixer never meets a stale score
     Raises SpecError when the evaluation asks for more generation than the prompts left room for.
@@ -82,8 +79,6 @@ def run(spec: EvaluateSpec, store: Store, checkpoint: str, prompts: str, trackin
             counts["without_likelihood"] = missing
         if outside(checkpoint):
             counts["source"] = checkpoint
-        if tracking is not None:
-            _track(tracking, run_id, rows, scores, counts, table.column("prompt"))
         return counts
 
     return store.produce("scores", spec.model_dump(mode="json"), _inputs(checkpoint, prompts), _code(mixers, checkpoint),
@@ -160,32 +155,6 @@ def _row(own: dict[str, Any], given: Answer, nats: Likelihood | None, metric: st
             "ids": list(given.ids), "correct": graded_or_not(metric, metrics[metric]), "tokens": len(given.ids),
             "seconds": given.seconds, **metrics, "error": error, "truncated": truncated,
             "loglikelihood": nats.nats if nats else math.nan, "answer_tokens": nats.tokens if nats else 0}
-
-
-def _track(tracking: Any, run_id: str, rows: list[dict[str, Any]], scores: list[dict[str, Any]],
-           counts: dict[str, Any], texts: Sequence[str]) -> None:
-    """Headline numbers, and a table of examples: the first of each column, order, control and class of error."""
-    values = {f"above_controls/{row['column']}/{row['order']}": row["above_controls"]["difference"] for row in scores
-              if row.get("above_controls") and row["above_controls"]["difference"] is not None}
-    for row in scores:
-        if row["control"] == "none":
-            values |= {f"errors/{name}/{row['column']}/{row['order']}": share for name, share in row["errors"].items()}
-    if counts["examples_per_second"]:
-        values["examples_per_second"] = counts["examples_per_second"]
-    tracking.metrics(run_id, values, step=0)
-    kinds = ("column", "order", "control", "error")
-    cells = len({tuple(row[kind] for kind in kinds) for row in rows}) or 1
-    taken: dict[tuple[str, ...], int] = {}
-    examples = []
-    for row, text in zip(rows, texts):
-        cell = tuple(row[kind] for kind in kinds)
-        taken[cell] = taken.get(cell, 0) + 1
-        if taken[cell] <= max(1, EXAMPLES // cells):
-            examples.append({"item": row["item"], "column": row["column"], "order": row["order"],
-                             "control": row["control"], "prompt": text, "prediction": row["prediction"],
-                             "gold": row["answers"], "correct": row["correct"], "error": row["error"],
-                             "truncated": row["truncated"], "uncommon": row["uncommon"], "tokens": row["tokens"]})
-    tracking.table(run_id, examples, "examples")
 
 
 def _code(mixers: Iterable[str] | None, checkpoint: str) -> str:

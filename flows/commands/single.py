@@ -114,7 +114,8 @@ def here(planned: Plan, store: Store) -> str:
                 inputs = {role: made.get(artifact, artifact) for role, artifact in stage.inputs.items()}
                 made[stage.artifact] = perform(Order(
                     stage.kind, stage.module, stage.title, stage.spec, inputs, store.root,
-                    run=runs.of.get(stage.key) if runs else None, tracking=runs.address if runs else None)).artifact
+                    run=runs.of.get(stage.key) if runs else None, tracking=runs.address if runs else None,
+                    about=runs.about(stage.key) if runs else None)).artifact
                 if made[stage.artifact] != stage.artifact:
                     log.warning("%s: planned as %s, made as %s: its sources or inputs changed meanwhile", stage.title,
                                 stage.artifact, made[stage.artifact])

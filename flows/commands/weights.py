@@ -8,6 +8,7 @@ from pathlib import Path
 from flows.commands.lineage import package_version, provenance
 from flows.commands.look import check_ours, whole
 from flows.commands.output import document, say, size
+from models.adapters.card import Provenance
 from storage import logs
 from storage.artifacts import Manifest, Store
 from storage.errors import ArtifactError, ConfigError
@@ -19,26 +20,34 @@ log = logs.get("flows.weights")
 
 
 def export_weights(checkpoint: str, target: str, force: bool, json: bool) -> None:
-    from models import load_model
-    from models.adapters.card import model_card
-    from models.adapters.export import export_model
     from models.adapters.folders import check_free, whole_folder
-    from tasks.hub_tokenizer import hub_form
 
     check_free(Path(target).absolute(), force)
     store = Store()
     folder, manifest = _found(checkpoint, store)
     _check_apart(folder, Path(target))
+    with whole_folder(target, force) as work:
+        known = write_folder(folder, manifest, store, work)
+    _tell(Path(target).absolute(), {"checkpoint": known.name, "scores": len(known.scores),
+                                    "tokenizer": known.tokenizer}, json)
+
+
+def write_folder(folder: Path, manifest: Manifest | None, store: Store, work: Path, weights: bool = True) -> Provenance:
+    """The checkpoint in `folder` as a folder for transformers: weights, tokenizer and card, or the card alone."""
+    from models import load_model
+    from models.adapters.card import model_card
+    from models.adapters.export import export_model
+    from tasks.hub_tokenizer import hub_form
+
     model = load_model(folder)
     ours, hub = hub_form(folder / TOKENIZER) if (folder / TOKENIZER).is_dir() else (None, None)
     known = provenance(manifest.id if manifest else folder.name, folder, manifest, store, ours)
-    with whole_folder(target, force) as work:
+    if weights:
         export_model(model, work, hub, package_version())
         if ours is not None:
             ours.save(work / TOKENIZER)
-        (work / CARD).write_text(model_card(model, known), encoding="utf-8")
-    _tell(Path(target).absolute(), {"checkpoint": known.name, "scores": len(known.scores),
-                                    "tokenizer": known.tokenizer}, json)
+    (work / CARD).write_text(model_card(model, known), encoding="utf-8")
+    return known
 
 
 def import_weights(path: str, target: str | None, preset: str | None, tokenizer: str | None, force: bool, json: bool) -> None:

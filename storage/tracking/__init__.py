@@ -4,6 +4,7 @@
 """
 
 from storage.tracking.off import NoTracking
-from storage.tracking.writer import Tracking, default_uri, experiment_link, run_link
+from storage.tracking.places import default_uri, experiment_link, model_link, run_link
+from storage.tracking.writer import Tracking
 
-__all__ = ["NoTracking", "Tracking", "default_uri", "experiment_link", "run_link"]
+__all__ = ["NoTracking", "Tracking", "default_uri", "experiment_link", "model_link", "run_link"]

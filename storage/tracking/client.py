@@ -11,16 +11,15 @@ import functools
 import json
 import logging
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-BATCH = 1000            # metrics of one log_batch call; MLflow's limit
-PARAMETERS = 100        # parameters or tags of one call; MLflow's limit
-VALUE = 6000            # characters of a parameter value; a tag may have 8000
+from storage.tracking import views
+from storage.tracking.limits import BATCH, DIGEST, VALUE, cut, parts
+
 CONTINUED = ("RUNNING", "SCHEDULED", "FAILED", "KILLED")
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE",
             "BAD_REQUEST")
@@ -71,14 +70,14 @@ def connect(uri: str) -> Client:
 
     for name in ("alembic", "mlflow.store.db.utils", "mlflow.store.model_registry.sqlalchemy_store"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    with translation(), _one_at_a_time(uri):
+    with translation(), one_at_a_time(uri):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     return Client(client)
 
 
 @contextmanager
-def _one_at_a_time(uri: str) -> Iterator[None]:
+def one_at_a_time(uri: str) -> Iterator[None]:
     """Two processes that create the same SQLite database at once would race in its migrations."""
     if not uri.startswith("sqlite:///"):
         yield
@@ -108,14 +107,24 @@ class Client:
         if found is None:
             tags = {"mlflow.experimentKind": "custom_model_development"}
             try:
-                return self._client.create_experiment(name, artifact_location=artifact_location, tags=tags)
+                self._client.create_experiment(name, artifact_location=artifact_location, tags=tags)
             except self._exception() as error:
-                found = self._client.get_experiment_by_name(name)   # another process was faster
-                if found is None:
+                if self._client.get_experiment_by_name(name) is None:       # else another process was faster
                     raise error
+            found = self._client.get_experiment_by_name(name)
         if found.lifecycle_stage == "deleted":
             self._client.restore_experiment(found.experiment_id)
+        self._show(found)
         return found.experiment_id
+
+    def _show(self, experiment: Any) -> None:
+        """Put our views where the interface finds them; a note that somebody wrote stays."""
+        wanted = views.tags()
+        if experiment.tags.get(views.NOTE, "Views: ").startswith("Views: "):
+            wanted[views.NOTE] = views.note(experiment.experiment_id)
+        for key, value in wanted.items():
+            if experiment.tags.get(key) != value:
+                self._client.set_experiment_tag(experiment.experiment_id, key, value)
 
     @_translated
     def start(self, experiment: str, name: str, tags: Mapping[str, str], parameters: Mapping[str, str],
@@ -164,7 +173,7 @@ class Client:
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        for part in _parts(cut(tags)):
+        for part in parts(cut(tags)):
             self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in part], synchronous=True)
 
     @_translated
@@ -180,20 +189,39 @@ class Client:
         log(run_id, str(path), subfolder)
 
     @_translated
-    def table(self, run_id: str, name: str, text: str) -> None:
-        """A JSON table, with the tag that makes the interface offer it as one."""
+    def text(self, run_id: str, name: str, text: str) -> None:
+        """A text as a file."""
+        self._write(run_id, name, text)
+
+    def _write(self, run_id: str, name: str, text: str) -> None:
         folder, _, file = name.rpartition("/")
         with tempfile.TemporaryDirectory() as scratch:
             place = Path(scratch) / file
             place.write_text(text, encoding="utf-8")
             self._client.log_artifact(run_id, str(place), folder or None)
+
+    @_translated
+    def table(self, run_id: str, name: str, text: str) -> None:
+        """A JSON table, with the tag that makes the interface offer it as one."""
+        self._write(run_id, name, text)
         known = json.loads(self._client.get_run(run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
         entry = {"path": name, "type": "table"}
         if entry not in known:
             self._client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([*known, entry]))
 
     @_translated
-    def register(self, run_id: str, name: str, path: str, tags: Mapping[str, str]) -> str:
+    def inputs(self, run_id: str, datasets: Sequence[Mapping[str, str]]) -> None:
+        """Data that a run reads: name, digest, context, source (an address), profile (JSON). Naming one again changes
+        nothing."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        self._client.log_inputs(run_id, [
+            DatasetInput(Dataset(one["name"], one["digest"][-DIGEST:], "local" if one["source"].startswith("/") else "code",
+                                 json.dumps({"uri": one["source"]}), profile=one["profile"]),
+                         [InputTag("mlflow.data.context", one["context"])]) for one in datasets])
+
+    @_translated
+    def register(self, run_id: str, name: str, path: str, tags: Mapping[str, str], description: str = "") -> str:
         """Version of model `name` for files of a run; the same files give the same version."""
         source = f"{self._client.get_run(run_id).info.artifact_uri.rstrip('/')}/{path}"
         try:
@@ -201,12 +229,13 @@ class Client:
         except self._exception() as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        for version in self._client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'"):
+        for version in self._client.search_model_versions(f"name = '{quoted(name)}' and run_id = '{run_id}'"):
             if version.source == source:
-                for key, value in tags.items():
+                for key, value in cut(tags).items():
                     self._client.set_model_version_tag(name, version.version, key, value)
                 return str(version.version)
-        made = self._client.create_model_version(name, source, run_id, tags=cut(tags), await_creation_for=0)
+        made = self._client.create_model_version(name, source, run_id, tags=cut(tags), await_creation_for=0,
+                                                 description=description or None)
         return str(made.version)
 
     @_translated
@@ -216,7 +245,7 @@ class Client:
     def _log_parameters(self, run_id: str, parameters: Mapping[str, str]) -> None:
         from mlflow.entities import Param
 
-        for part in _parts(parameters):
+        for part in parts(parameters):
             self._client.log_batch(run_id, params=[Param(key, value) for key, value in part], synchronous=True)
 
     def _same(self, experiment: str, tags: Mapping[str, str], key: str, states: Sequence[str]) -> list[Any]:
@@ -225,7 +254,7 @@ class Client:
         return [run for run in self._search(experiment, {key: tags[key]}) if run.info.status in states]
 
     def _search(self, experiment: str | None, tags: Mapping[str, str]) -> list[Any]:
-        wanted = " and ".join(f"tags.`{key}` = '{_quoted(value)}'" for key, value in tags.items())
+        wanted = " and ".join(f"tags.`{key}` = '{quoted(value)}'" for key, value in tags.items())
         places = [experiment] if experiment else [e.experiment_id for e in self._client.search_experiments()]
         runs, token = [], None
         while True:
@@ -242,25 +271,33 @@ class Client:
         return MlflowException
 
 
-def valid_name(key: str) -> str:
-    """A key as MLflow accepts it: other characters than letters, digits and `_-./ :` become `_`."""
-    return re.sub(r"[^\w\-./ :]", "_", key).strip("/")[:250] or "_"
+def machine() -> Callable[[], dict[str, float]]:
+    """A function that reads CPU, memory, disk, network and, where there is one, GPU, since it was last called."""
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+    monitors: list[Any] = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+    with suppress(Exception):               # whatever is missing for it, there is no GPU to read
+        monitors.append(GPUMonitor())
+
+    def read() -> dict[str, float]:
+        found: dict[str, float] = {}
+        for monitor in monitors:
+            monitor.collect_metrics()
+            found |= monitor.aggregate_metrics()
+            monitor.clear_metrics()
+        return found
+
+    return read
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """A value as a search takes it."""
     if "'" in value:
-        raise Refused(f"cannot search for a tag value with a quote in it: {value}")
+        raise Refused(f"cannot search for a value with a quote in it: {value}")
     return value
-
-
-def cut(values: Mapping[str, Any], limit: int = 8000) -> dict[str, str]:
-    return {valid_name(str(key)): str(value)[:limit] for key, value in values.items()}
-
-
-def _parts(values: Mapping[str, str]) -> Iterator[list[tuple[str, str]]]:
-    items = list(values.items())
-    for first in range(0, len(items), PARAMETERS):
-        yield items[first:first + PARAMETERS]
 
 
 def _first_line(error: Exception) -> str:

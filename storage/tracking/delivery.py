@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,26 @@ class Delivery:
         elif kind == "finish":
             client.finish(run_id, operation["status"], operation["time"])
         elif kind == "artifacts":
-            client.files(run_id, Path(operation["path"]), operation["subfolder"])
+            self._files(client, run_id, operation)
         elif kind == "table":
             client.table(run_id, operation["name"], operation["text"])
+        elif kind == "text":
+            client.text(run_id, operation["name"], operation["text"])
+        elif kind == "inputs":
+            client.inputs(run_id, operation["datasets"])
         elif kind == "register":
-            client.register(run_id, operation["name"], operation["path"], operation["tags"])
+            client.register(run_id, operation["name"], operation["path"], operation["tags"],
+                            operation.get("description", ""))
+
+    @staticmethod
+    def _files(client: Client, run_id: str, operation: dict[str, Any]) -> None:
+        """One that is to be moved and is no longer here was delivered before."""
+        path, move = Path(operation["path"]), operation.get("move", False)
+        if move and not path.exists():
+            return
+        client.files(run_id, path, operation["subfolder"])
+        if move:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
     def start(self, client: Client, operation: dict[str, Any]) -> str:
         """The run of a start operation: continued, found again, or created."""

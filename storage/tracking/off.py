@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -34,13 +34,20 @@ class NoTracking:
     def last_step(self, run_id: str, key: str) -> int | None:
         return None
 
-    def artifacts(self, run_id: str, path: str | os.PathLike, subfolder: str | None = None) -> None:
+    def artifacts(self, run_id: str, path: str | os.PathLike, subfolder: str | None = None, move: bool = False) -> None:
         return None
 
     def table(self, run_id: str, rows: Iterable[Mapping[str, Any]], name: str) -> None:
         return None
 
-    def register(self, name: str, run_id: str, artifact_path: str, tags: Mapping[str, Any] | None = None) -> str:
+    def text(self, run_id: str, text: str, name: str) -> None:
+        return None
+
+    def inputs(self, run_id: str, datasets: Sequence[Mapping[str, Any]]) -> None:
+        return None
+
+    def register(self, name: str, run_id: str, artifact_path: str, tags: Mapping[str, Any] | None = None,
+                 description: str = "") -> str:
         return ""
 
     def link(self, run_id: str) -> str:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage.errors import TrackingError
-from storage.tracking.client import Away, Refused, connect, cut, translation
-from storage.tracking.writer import absolute, default_uri
+from storage.tracking.client import Away, Refused, connect, translation
+from storage.tracking.limits import cut
+from storage.tracking.places import absolute, default_uri
 
 REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:/(?P<number>\d+)|@(?P<alias>[^/@]+))")
 PAGE = 1000             # entries of one answer of the store

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import atexit
 import json
-import math
 import os
-import re
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
@@ -26,30 +24,18 @@ from typing import Any
 from storage import logs
 from storage.errors import TrackingError
 from storage.home import local_home
-from storage.tracking.client import BATCH, Away, Client, Refused, connect, valid_name
+from storage.tracking.client import Away, Client, Refused, connect
 from storage.tracking.delivery import PENDING, Delivery
+from storage.tracking.limits import BATCH, model_name, valid_name
+from storage.tracking.places import absolute, default_uri, experiment_link, run_link
 from storage.tracking.spool import Journal, replay_orphans
+from storage.tracking.tables import table_text
 
 SECONDS = 5.0           # a value waits at most this long for its batch, as long as metrics keep coming
 RETRY_SECONDS = 30.0    # pause after a failure before the store is tried again; doubles with each failure in a row,
 LONGEST_PAUSE = 600.0   # up to this: a try may block for MLflow's 20 s (SQLite locked) or 30 s (server that hangs)
 
 log = logs.get("storage.tracking")
-
-
-def default_uri() -> str:
-    """`MLFLOW_TRACKING_URI`, or SQLite in the home (its local part when the home is a URL)."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{local_home()}/mlflow.db"
-
-
-def experiment_link(experiment: str) -> str:
-    """Where the runs of an experiment are, after the server's address; the bare page would show empty traces."""
-    return f"#/experiments/{experiment}/runs?workflowType=machine_learning"
-
-
-def run_link(experiment: str, run_id: str) -> str:
-    """Where a run is, after the server's address."""
-    return f"#/experiments/{experiment}/runs/{run_id}"
 
 
 class Tracking:
@@ -156,30 +142,38 @@ class Tracking:
         except Away:
             return None
 
-    def artifacts(self, run_id: str, path: str | os.PathLike, subfolder: str | None = None) -> None:
-        """Copy a file, or what is in a folder, to the artifacts of a run."""
+    def artifacts(self, run_id: str, path: str | os.PathLike, subfolder: str | None = None, move: bool = False) -> None:
+        """Copy a file, or what is in a folder, to the artifacts of a run. move: delete it here once it is there."""
         path = Path(path).absolute()
         if not path.exists():
             raise TrackingError(f"{path} cannot be logged to run {run_id}: there is no such file or folder")
-        self._submit({"op": "artifacts", "run": run_id, "path": str(path), "subfolder": subfolder})
+        self._submit({"op": "artifacts", "run": run_id, "path": str(path), "subfolder": subfolder, "move": move})
 
     def table(self, run_id: str, rows: Iterable[Mapping[str, Any]], name: str) -> None:
         """Log rows as `<name>.json`, which the interface shows as a table. Replaces an earlier one of that name."""
-        rows = list(rows)
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        text = json.dumps({"columns": columns, "data": [[_cell(row.get(column)) for column in columns] for row in rows]},
-                          ensure_ascii=False, allow_nan=False, default=str)
-        self._submit({"op": "table", "run": run_id, "name": name.removesuffix(".json") + ".json", "text": text})
+        self._submit({"op": "table", "run": run_id, "name": name.removesuffix(".json") + ".json", "text": table_text(rows)})
 
-    def register(self, name: str, run_id: str, artifact_path: str, tags: Mapping[str, Any] | None = None) -> str:
+    def text(self, run_id: str, text: str, name: str) -> None:
+        """Log a text as a file of that name, for example `report.html`."""
+        self._submit({"op": "text", "run": run_id, "name": name, "text": text})
+
+    def inputs(self, run_id: str, datasets: Sequence[Mapping[str, Any]]) -> None:
+        """Name the data that a run reads. Each: name, digest, context (training, evaluation ...), source (where it is)
+        and profile (counts); the interface shows them in the runs table and on the run's page."""
+        self._submit({"op": "inputs", "run": run_id, "datasets": [
+            {**{key: str(one[key]) for key in ("name", "digest", "context", "source")},
+             "profile": json.dumps(one.get("profile", {}), default=str)} for one in datasets]})
+
+    def register(self, name: str, run_id: str, artifact_path: str, tags: Mapping[str, Any] | None = None,
+                 description: str = "") -> str:
         """Register files of a run as a version of model `name`; returns the version, "" while the store is away."""
-        operation = {"op": "register", "run": run_id, "name": re.sub(r"[/:']", "-", name), "path": artifact_path,
-                     "tags": {key: str(value) for key, value in (tags or {}).items()}}
+        operation = {"op": "register", "run": run_id, "name": model_name(name), "path": artifact_path,
+                     "tags": {key: str(value) for key, value in (tags or {}).items()}, "description": description}
         self.flush()
         try:
             with self._store() as client:
                 return client.register(self._delivery.run_id(client, run_id), operation["name"], artifact_path,
-                                       operation["tags"])
+                                       operation["tags"], description)
         except Away:
             self._submit(operation)
             return ""
@@ -275,22 +269,6 @@ def _close(reference: weakref.ref) -> None:
     tracking = reference()
     if tracking is not None:
         tracking.close()
-
-
-def absolute(uri: str) -> str:
-    """SQLite paths made absolute, since workers run in other folders; a folder is no store any more."""
-    if uri.startswith("sqlite:///"):
-        return f"sqlite:///{os.path.abspath(uri.removeprefix('sqlite:///'))}"
-    if "://" not in uri or uri.startswith("file:"):
-        raise TrackingError(f"MLFLOW_TRACKING_URI {uri!r} names a folder, which MLflow no longer writes to; use "
-                            "sqlite:////absolute/path/mlflow.db or the http address of an MLflow server")
-    return uri
-
-
-def _cell(value: Any) -> Any:
-    """A value as JSON knows it: numpy scalars as numbers, NaN and infinity as null."""
-    value = value.item() if hasattr(value, "item") else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _now() -> int:

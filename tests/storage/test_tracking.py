@@ -112,7 +112,7 @@ def test_a_child_run_carries_parent_tags_and_parameters(tracking):
     assert stored(tracking, child).data.tags["arch"] == "jrt"
     assert tracking.link(child) == run_link(experiment, child) == f"#/experiments/{experiment}/runs/{child}"
     assert tracking.experiment_link(experiment) == experiment_link(experiment) == (
-        f"#/experiments/{experiment}/runs?workflowType=machine_learning")
+        f"#/experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey=recall")
 
 
 @pytest.mark.parametrize("status, continued", [(None, True), ("FAILED", True), ("KILLED", True), ("FINISHED", False)])

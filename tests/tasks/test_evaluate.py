@@ -567,27 +567,3 @@ def test_more_generation_than_the_prompts_left_room_for_is_refused(world):
     store, model, prompts = world
     with pytest.raises(SpecError, match="leave room for 48"):
         evaluate.run(spec(generation_tokens=49), store, model, prompts)
-
-
-def test_examples_and_recall_are_tracked(world):
-    store, model, prompts = world
-    logged = []
-
-    class Recorder:
-        def metrics(self, run_id, values, step, tokens=None):
-            logged.append((run_id, values, step))
-
-        def table(self, run_id, rows, name):
-            logged.append((run_id, rows, name))
-
-    evaluate.run(spec(seed=9), store, model, prompts, tracking=Recorder(), run_id="r")
-    (_, values, _), (_, examples, name) = logged
-    assert "above_controls/natural/default" in values and values["examples_per_second"] > 0
-    assert name == "examples" and {"prompt", "prediction", "gold", "correct", "error"} <= set(examples[0])
-    assert len({(e["column"], e["order"], e["control"]) for e in examples}) == 12
-    table = RowTable(store.path(evaluate.plan(spec(seed=9), store, model, prompts)) / "predictions.arrow").table.to_pylist()
-    assert {e["error"] for e in examples} == {each["error"] for each in table}
-    by_item = {(each["item"], each["order"], each["control"]): each for each in table}
-    assert all(predictions.key_of(e["prompt"]) == by_item[e["item"], e["order"], e["control"]]["prompt"] for e in examples)
-    shares = [value for name, value in values.items() if name.startswith("errors/") and name.endswith("/natural/default")]
-    assert len(shares) == len(CLASSES) and 0 < sum(shares) <= 1

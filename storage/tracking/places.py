@@ -1,0 +1,41 @@
+"""Where the store is, and where in its pages something stands."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import quote
+
+from storage.errors import TrackingError
+from storage.home import local_home
+from storage.tracking.views import START
+
+
+def default_uri() -> str:
+    """`MLFLOW_TRACKING_URI`, or SQLite in the home (its local part when the home is a URL)."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{local_home()}/mlflow.db"
+
+
+def absolute(uri: str) -> str:
+    """SQLite paths made absolute, since workers run in other folders; a folder is no store any more."""
+    if uri.startswith("sqlite:///"):
+        return f"sqlite:///{os.path.abspath(uri.removeprefix('sqlite:///'))}"
+    if "://" not in uri or uri.startswith("file:"):
+        raise TrackingError(f"MLFLOW_TRACKING_URI {uri!r} names a folder, which MLflow no longer writes to; use "
+                            "sqlite:////absolute/path/mlflow.db or the http address of an MLflow server")
+    return uri
+
+
+def experiment_link(experiment: str, view: str = START) -> str:
+    """Where the runs of an experiment are, after the server's address, in one of `views.VIEWS`; the bare page would
+    show empty traces."""
+    return f"#/experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey={view}"
+
+
+def run_link(experiment: str, run_id: str) -> str:
+    """Where a run is, after the server's address."""
+    return f"#/experiments/{experiment}/runs/{run_id}"
+
+
+def model_link(name: str, number: str | None = None) -> str:
+    """Where a registered model, or a version of it, is, after the server's address."""
+    return f"#/models/{quote(name, safe='')}" + (f"/versions/{number}" if number else "")
