@@ -5,17 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import shutil
-import socket
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 from flows import services
 from flows.commands.output import document, say, size, table
+from flows.health import free_bytes, listens
 from flows.processes import answers, port_free
 from flows.ray_runner import OBJECT_STORE_BYTES
 from kernels import toolchain
@@ -72,7 +70,7 @@ def devices() -> dict[str, Any]:
     import psutil
 
     return {"cpu": platform.processor() or platform.machine(), "cores": len(os.sched_getaffinity(0)),
-            "memory_bytes": psutil.virtual_memory().total, "shared_memory_bytes": _free("/dev/shm"), "gpus": _gpus()}
+            "memory_bytes": psutil.virtual_memory().total, "shared_memory_bytes": free_bytes(Path("/dev/shm")), "gpus": _gpus()}
 
 
 def _gpus() -> list[dict[str, Any]]:
@@ -86,16 +84,8 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def paths() -> dict[str, Any]:
-    return {"home": home(), "local_home": str(local_home()), "free_bytes": _free(local_home()),
+    return {"home": home(), "local_home": str(local_home()), "free_bytes": free_bytes(local_home()),
             "prefect_home": os.environ.get("PREFECT_HOME"), "python": sys.executable}
-
-
-def _free(path: str | Path) -> int:
-    """Free bytes where `path` is or would be."""
-    path = Path(path)
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    return shutil.disk_usage(path).free
 
 
 def state_of_port(name: str, port: int) -> str:
@@ -163,8 +153,8 @@ def _places(versions, found) -> Iterator[tuple[str, str]]:
         yield f"{existing} is not a folder", "set REREAD_HOME to a folder of yours"
     elif existing.exists() and not os.access(existing, os.W_OK):
         yield f"{existing} cannot be written", "set REREAD_HOME to a folder of yours"
-    if _free(place) < LEAST_FREE_BYTES:
-        yield (f"only {size(_free(place))} are free under {place}",
+    if free_bytes(place) < LEAST_FREE_BYTES:
+        yield (f"only {size(free_bytes(place))} are free under {place}",
                "free some, or set REREAD_HOME to a larger disk; the study `quick` writes about 150 MB")
     if found["shared_memory_bytes"] < OBJECT_STORE_BYTES and not os.environ.get("RAY_ADDRESS"):
         yield (f"/dev/shm has {size(found['shared_memory_bytes'])} free, Ray wants {size(OBJECT_STORE_BYTES)}",
@@ -176,21 +166,12 @@ def _addresses(versions, found) -> Iterator[tuple[str, str]]:
     if api and not answers(f"{api.rstrip('/')}/health", timeout=3):
         yield f"PREFECT_API_URL is {api}; nothing answers there", "start that server, or unset the variable"
     ray = os.environ.get("RAY_ADDRESS")
-    if ray and ray not in ("auto", "local") and not _listens(ray):
+    if ray and ray not in ("auto", "local") and not listens(ray):
         yield f"RAY_ADDRESS is {ray}; nothing listens there", "start that cluster, or unset the variable"
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
     if tracking and not is_url(tracking) or tracking.startswith("file:"):
         yield (f"MLFLOW_TRACKING_URI is {tracking}; this MLflow refuses plain files",
                "use sqlite:////absolute/path/mlflow.db or the address of a server, or unset the variable")
-
-
-def _listens(address: str) -> bool:
-    parts = urlparse(address if "//" in address else f"//{address}")
-    try:
-        with socket.create_connection((parts.hostname, parts.port or 10001), timeout=3):
-            return True
-    except (OSError, ValueError):
-        return False
 
 
 def _stale_build(versions, found) -> Iterator[tuple[str, str]]:

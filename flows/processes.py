@@ -11,18 +11,17 @@ import os
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlparse
 
 import psutil
 
-from storage.errors import ServiceError
-
 GRACE_SECONDS = 10.0
+LOG_BYTES = 10_000_000            # a longer log is put aside when its service starts again
 PR_SET_CHILD_SUBREAPER = 36      # linux/prctl.h
 
 
@@ -63,7 +62,7 @@ class Record:
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f".{self.name}.{os.getpid()}"
+        partial = folder / f".{self.name}.{os.getpid()}.partial"
         partial.write_text(json.dumps(asdict(self), indent=1))
         os.replace(partial, folder / f"{self.name}.json")
 
@@ -78,6 +77,24 @@ class Record:
 
     def forget(self, folder: Path) -> None:
         (folder / f"{self.name}.json").unlink(missing_ok=True)
+
+
+def session_of(leader: ProcessId) -> list[ProcessId]:
+    """What lives of the session that `launch` began with this process, also when the process itself has ended.
+
+    The kernel gives its number to nobody else as long as the session has a member.
+    """
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        if abs(psutil.Process(leader.pid).create_time() - leader.started) >= 0.5:
+            return []                                    # the session has ended, and the number is another's
+    members = []
+    for pid in psutil.pids():
+        with suppress(OSError, psutil.NoSuchProcess, psutil.AccessDenied):
+            if os.getsid(pid) == leader.pid and pid != os.getpid():
+                member = ProcessId.of(psutil.Process(pid))
+                if member.started >= leader.started - 0.5 and member.alive:
+                    members.append(member)
+    return members
 
 
 def stop(processes: list[ProcessId], grace: float = GRACE_SECONDS) -> list[int]:
@@ -99,11 +116,31 @@ def _end(processes: list[psutil.Process], grace: float) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, left = psutil.wait_procs(processes, timeout=grace)
+    left = _wait(processes, grace)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left, timeout=3)
+    _wait(left, 3)
+
+
+def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that have not ended by then. A zombie has: where nobody reaps the orphans it stays for ever."""
+    deadline = time.monotonic() + seconds
+    left = [process for process in processes if not _ended(process)]
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = [process for process in left if not _ended(process)]
+    return left
+
+
+def _ended(process: psutil.Process) -> bool:
+    with suppress(psutil.TimeoutExpired):
+        process.wait(0)                                  # reaps our own children
+        return True
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def descendants() -> list[ProcessId]:
@@ -127,6 +164,8 @@ def adopt_orphans() -> None:
 def launch(command: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen:
     """Start a process in a session of its own (a Ctrl-C at the terminal does not reach it), output to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > LOG_BYTES:
+        os.replace(log, log.with_suffix(".old.log"))
     with open(log, "ab") as output:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
@@ -136,10 +175,16 @@ def launch(command: list[str], log: Path, environment: dict[str, str] | None = N
 def answers(url: str, timeout: float = 1.0) -> bool:
     """Whether an HTTP GET is answered with a success."""
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
+        with opener(url).open(url, timeout=timeout) as response:
             return response.status < 400
-    except (urllib.error.URLError, OSError, ValueError):
+    except (HTTPException, OSError, ValueError):
         return False
+
+
+def opener(url: str) -> urllib.request.OpenerDirector:
+    """Through the proxy that the environment names, except to this machine."""
+    local = urlparse(url).hostname in ("127.0.0.1", "localhost", "::1")
+    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
 
 
 def listens(pid: int, port: int | None) -> bool:
@@ -152,19 +197,6 @@ def listens(pid: int, port: int | None) -> bool:
         return False
     except psutil.AccessDenied:
         return True
-
-
-def wait_until_answers(url: str, process: subprocess.Popen, name: str, log: Path, timeout: float = 120.0) -> None:
-    """Poll `url` until this process, not another that has the port, answers there. ServiceError with the end of the log when the process dies or time runs out."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise ServiceError(f"{name} ended with status {process.returncode} before it answered at {url}. "
-                               f"The end of {log}:\n{tail(log)}")
-        if answers(url) and listens(process.pid, urlparse(url).port):
-            return
-        time.sleep(0.1)
-    raise ServiceError(f"{name} did not answer at {url} within {timeout:.0f} s. The end of {log}:\n{tail(log)}")
 
 
 def tail(log: Path, lines: int = 8) -> str:

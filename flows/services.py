@@ -1,38 +1,32 @@
-"""The local servers: Prefect's API, MLflow's pages, and the process that serves our flows as deployments.
+"""The local services: Prefect's API, MLflow's pages, and the process that serves our flows as deployments.
 
 Each is one child process on loopback with a record in `<home>/services`. A study that finds no Prefect server starts
-one and ends it; `reread up` starts all three and leaves them until `reread down`.
+one and ends it (here); `reread up` starts all three and leaves them until `reread down` (flows/fleet.py).
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
-from flows.processes import ProcessId, Record, answers, free_port, launch, port_free, stop, tail, wait_until_answers
+from flows import servers
+from flows.processes import Record, answers, stop
+from flows.servers import LOOK_SECONDS, MLFLOW_PORT, PREFECT_PORT, Start, folder
 from storage.errors import ServiceError
-from storage.home import local_home, make_folder
+from storage.home import make_folder
 
-PREFECT_PORT, MLFLOW_PORT = 4200, 5050
-ORDER = ("prefect", "mlflow", "deployments")      # started in this order, stopped in the opposite one
+ORDER = ("prefect", "mlflow", "deployments")      # shown in this order, stopped in the opposite one
 
-
-def folder() -> Path:
-    return local_home() / "services"
+Report = Callable[[str], None]
 
 
 def running(name: str) -> Record | None:
-    """The record of a service whose process is alive; the record of a dead one is removed."""
+    """The record of a service whose process is alive."""
     record = Record.load(folder(), name)
-    if record is not None and not record.process.alive:
-        record.forget(folder())
-        return None
-    return record
+    return record if record is not None and record.process.alive else None
 
 
 # --------------------------------------------------------------------------------------------------- embedded Prefect
@@ -53,7 +47,7 @@ def prefect_api(meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
         yield given
         return
     with _user_of("prefect"):
-        with _exclusive("start"):
+        with exclusive():
             record = running("prefect")
             if record is None or not answers(f"{record.url}/api/health", timeout=10):
                 if record is not None:
@@ -69,8 +63,19 @@ def prefect_api(meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
             _stop_if_last()
 
 
+def start_prefect(owner: str, meanwhile: Callable[[], None] = lambda: None) -> Record:
+    """Start the API server; returns when it answers."""
+    start = Start(servers.prefect, owner, PREFECT_PORT)
+    try:
+        meanwhile()
+    except BaseException:
+        start.abandon()
+        raise
+    return start.wait()
+
+
 def _stop_if_last() -> None:
-    with _exclusive("start"):
+    with exclusive():
         record = running("prefect")
         if record is not None and record.owner == "run" and not _other_users("prefect"):
             stop([record.process])
@@ -106,133 +111,27 @@ def _other_users(name: str) -> bool:
 
 
 @contextmanager
-def _exclusive(name: str) -> Iterator[None]:
+def exclusive(stopped: Callable[[], bool] = lambda: False, report: Report = lambda text: None) -> Iterator[None]:
+    """One command at a time starts or stops services here; KeyboardInterrupt when `stopped` says so meanwhile."""
     make_folder(folder())
-    with open(folder() / f".{name}.lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(folder() / ".start.lock", "a") as lock:
+        told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    report("waiting for another command that starts or stops them")
+                    told = True
+                if stopped():
+                    raise KeyboardInterrupt from None
+                time.sleep(LOOK_SECONDS)
         yield
 
 
-# ------------------------------------------------------------------------------------------------------------ starting
-def start_prefect(owner: str, meanwhile: Callable[[], None] = lambda: None) -> Record:
-    """Start the API server on SQLite in `<home>/prefect`; returns when it answers."""
-    def start(port: int) -> Record:
-        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-        url = f"http://127.0.0.1:{port}"
-        return _start("prefect", command, owner, url, f"{url}/api/health",
-                      {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": os.environ["PREFECT_HOME"]}, meanwhile)
-    return _on_a_port(PREFECT_PORT, start)
-
-
-def start_mlflow(owner: str) -> Record:
-    """Start MLflow's pages over the same SQLite file that runs write to directly."""
-    home = make_folder(local_home())
-
-    def start(port: int) -> Record:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-                   "--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}",
-                   "--default-artifact-root", f"file://{home / 'mlflow-artifacts'}"]
-        url = f"http://127.0.0.1:{port}"
-        return _start("mlflow", command, owner, url, f"{url}/health", {})
-    return _on_a_port(MLFLOW_PORT, start)
-
-
-def start_deployments(owner: str, api: str, mlflow: str) -> Record:
-    """Start the process that serves every flow as a deployment and runs what is triggered in the UI."""
-    ready = folder() / ".deployments.ready"
-    ready.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "flows.deployments", str(ready)]
-    environment = {"PREFECT_API_URL": api, "REREAD_MLFLOW_URL": mlflow, "PYTHONUNBUFFERED": "1"}
-    return _start("deployments", command, owner, None, ready.exists, environment)
-
-
-def _on_a_port(preferred: int, start: Callable[[int], Record]) -> Record:
-    """A server on the preferred port if that is free, else on another. One that loses the port to somebody else while
-    it starts, which takes seconds, is started again elsewhere."""
-    port = free_port(preferred)
-    try:
-        return start(port)
-    except ServiceError:
-        if port_free(port):
-            raise
-    return start(free_port(0))
-
-
-def _start(name: str, command: list[str], owner: str, url: str | None, ready: str | Callable[[], bool],
-           environment: dict[str, str], meanwhile: Callable[[], None] = lambda: None) -> Record:
-    import psutil
-
-    log = local_home() / "logs" / f"{name}.log"
-    process = launch(command, log, environment)
-    record = Record(name, ProcessId.of(psutil.Process(process.pid)), owner, url, str(log))
-    record.save(folder())
-    try:
-        meanwhile()
-        if isinstance(ready, str):
-            wait_until_answers(ready, process, name, log)
-        else:
-            _wait_for(ready, process, name, log)
-    except BaseException:
-        stop([record.process])
-        record.forget(folder())
-        raise
-    return record
-
-
-def _wait_for(ready: Callable[[], bool], process, name: str, log: Path, timeout: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not ready():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise ServiceError(f"{name} did not get ready. The end of {log}:\n{tail(log)}")
-        time.sleep(0.1)
-
-
-# ------------------------------------------------------------------------------------------------------------- up, down
-def up(report: Callable[[str], None] = lambda text: None) -> dict[str, Record]:
-    """Start what does not run yet of the three services; what runs is kept, and from now on stays until `down`."""
-    records: dict[str, Record] = {}
-    with _exclusive("start"):
-        external = os.environ.get("PREFECT_API_URL")
-        if not external:
-            records["prefect"] = _kept("prefect") or _told(report, "prefect", lambda: start_prefect("up"))
-        api = external or f"{records['prefect'].url}/api"
-        external_mlflow = os.environ.get("MLFLOW_TRACKING_URI", "")
-        if not external_mlflow.startswith("http"):
-            records["mlflow"] = _kept("mlflow") or _told(report, "mlflow", lambda: start_mlflow("up"))
-        pages = external_mlflow if external_mlflow.startswith("http") else records["mlflow"].url
-        records["deployments"] = _kept("deployments") or _told(
-            report, "deployments", lambda: start_deployments("up", api, pages))
-    return records
-
-
-def _kept(name: str) -> Record | None:
-    record = running(name)
-    if record is None or record.owner == "up":
-        return record
-    taken = Record(record.name, record.process, "up", record.url, record.log, record.extra)
-    taken.save(folder())
-    return taken
-
-
-def _told(report: Callable[[str], None], name: str, start: Callable[[], Record]) -> Record:
-    report(f"starting {name}")
-    return start()
-
-
-def down() -> list[Record]:
-    """Stop what `up` started, and servers left behind by killed commands; a study under way keeps its own."""
-    stopped = []
-    for name in reversed(ORDER):
-        record = running(name)
-        if record is None or (record.owner == "run" and _in_use(name)):
-            continue
-        stop([record.process])
-        record.forget(folder())
-        stopped.append(record)
-    return stopped
-
-
-def _in_use(name: str) -> bool:
+def in_use(name: str) -> bool:
+    """Whether some command holds the service, see `prefect_api`."""
     with suppress(FileNotFoundError), open(folder() / f".{name}.users") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -241,21 +140,31 @@ def _in_use(name: str) -> bool:
     return False
 
 
-def links(records: dict[str, Record] | None = None) -> dict[str, str]:
-    """Pages a person opens."""
-    records = records if records is not None else {n: r for n in ORDER if (r := running(n))}
+# ---------------------------------------------------------------------------------------------------------- addresses
+def external() -> dict[str, str]:
+    """Addresses of the services that run elsewhere and are not ours to start: name -> URL of its pages."""
     found = {}
-    if "prefect" in records:
-        found["prefect"] = f"{records['prefect'].url}/deployments"
-    if "mlflow" in records:
-        found["mlflow"] = f"{records['mlflow'].url}/#/experiments"
+    if api := external_api():
+        found["prefect"] = os.environ.get("PREFECT_UI_URL") or api.removesuffix("/api")
+    tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if tracking.startswith("http"):
+        found["mlflow"] = tracking.rstrip("/")
     return found
+
+
+def external_api() -> str | None:
+    return (os.environ.get("PREFECT_API_URL") or "").rstrip("/") or None
+
+
+def health_page(name: str, url: str) -> str:
+    """The address that answers when the service at `url` is well."""
+    return f"{url}/api/health" if name == "prefect" else f"{url}/health"
 
 
 def mlflow_url() -> str:
     """Where MLflow's pages are, or will be after `reread up`."""
-    external = os.environ.get("REREAD_MLFLOW_URL") or os.environ.get("MLFLOW_TRACKING_URI", "")
-    if external.startswith("http"):
-        return external.rstrip("/")
+    given = os.environ.get("REREAD_MLFLOW_URL") or os.environ.get("MLFLOW_TRACKING_URI", "")
+    if given.startswith("http"):
+        return given.rstrip("/")
     record = running("mlflow")
     return record.url if record and record.url else f"http://127.0.0.1:{MLFLOW_PORT}"

@@ -2,77 +2,76 @@
 
 from __future__ import annotations
 
-import signal
 import sys
+import tempfile
 import time
-from pathlib import Path
+from typing import Any
 
-from flows import services
-from flows.commands.output import document, say, table
-from flows.processes import Record, tail
+from flows import fleet, health, pages, services, status, supervisor
+from flows.commands.output import document, say, size, table
 from flows.ray_runner import clean_up
-from storage.artifacts import Store
 from storage.errors import ServiceError
-
-LOOK_SECONDS = 1.0
+from storage.home import local_home, make_folder
 
 
 def bring_up(detach: bool) -> None:
-    records = services.up(lambda text: sys.stderr.write(text + " ...\n"))
-    _links(records)
-    if detach:
-        say("\nrunning in the background; stop with: reread down")
-        return
-    say("\nCtrl-C stops them; or from elsewhere: reread down")
-    _stay(records)
-
-
-def _links(records: dict[str, Record]) -> None:
-    from storage.tracking import Tracking
-
-    pages = services.links(records)
-    if "prefect" in pages:
-        say(f"Prefect   {pages['prefect']}   run a flow: pick one, then Run > Custom run")
-    if "mlflow" in pages:
-        say(f"MLflow    {pages['mlflow']}")
-        tracking = Tracking()
-        for name, experiment in _experiments(tracking):
-            say(f"          {name}: {records['mlflow'].url}/{tracking.experiment_link(experiment)}")
-
-
-def _experiments(tracking) -> list[tuple[str, str]]:
-    """Names and ids of the experiments of studies that were finished here, newest first."""
-    names = dict.fromkeys(manifest.spec["name"] for manifest in reversed(Store().list("report")))
-    return [(name, tracking.experiment(name)) for name in names]
-
-
-def _stay(records: dict[str, Record]) -> None:
-    """Watch until Ctrl-C or SIGTERM (then stop them), `reread down` (then nothing is left to do), or a death."""
-    def interrupt(number, frame):
-        raise KeyboardInterrupt
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        while True:
-            time.sleep(LOOK_SECONDS)
-            dead = [record for record in records.values() if not record.process.alive]
-            if not dead:
-                continue
-            time.sleep(LOOK_SECONDS)          # `down` needs a moment to take the records away
-            if all(Record.load(services.folder(), record.name) is None for record in dead):
-                return
-            services.down()
-            raise ServiceError(f"{dead[0].name} ended by itself. The end of {dead[0].log}:\n{tail_of(dead[0])}")
-    except KeyboardInterrupt:
-        stopped = services.down()
+    _check_place()
+    began = time.monotonic()
+    with supervisor.Interrupts().heeded() as interrupts:
+        up = fleet.up(_tell, interrupts.asked)
+        for name in up.records:
+            if name not in up.started:
+                _tell(f"{name} runs already", "")
+        if up.started:
+            _tell(f"all answer after {time.monotonic() - began:.0f} s", "")
+        _links(up)
+        if not up.started:
+            say("\nnothing to start; stop them with: reread down")
+            return
+        if detach and interrupts.asked():
+            fleet.down(up.started)
+            raise KeyboardInterrupt
+        if detach:
+            say("\nrunning in the background; stop with: reread down")
+            return
+        say("\nCtrl-C stops them; or from elsewhere: reread down")
+        stopped = supervisor.watch(up, interrupts)
+    if stopped:
         say(f"stopped {', '.join(record.name for record in stopped)}")
 
 
-def tail_of(record: Record) -> str:
-    return tail(Path(record.log)) if record.log else "(no log)"
+def _tell(text: str, end: str = " ...") -> None:
+    sys.stderr.write(text + end + "\n")
+
+
+def _check_place() -> None:
+    """Can anything be kept here? Said before anything starts."""
+    place = make_folder(local_home())
+    finding = health.disk(place)
+    if not finding.ok:
+        raise ServiceError(f"{finding.message}; {finding.remedy}")
+    try:
+        with tempfile.TemporaryFile(dir=make_folder(services.folder())):
+            pass
+    except OSError as error:
+        raise ServiceError(f"nothing can be written under {place}: {error.strerror}; set REREAD_HOME to a folder that "
+                           "can be written") from error
+    if finding.remedy:
+        _tell(f"warning: only {finding.message}; {finding.remedy}", "")
+
+
+def _links(up: fleet.Up) -> None:
+    found = {**{name: record.url for name, record in up.records.items()}, **services.external()}
+    say(f"Prefect   {found['prefect']}/deployments   run a flow: pick one, then Run > Custom run")
+    say(f"runs      {found['prefect']}/runs   what runs, ran and is scheduled")
+    try:
+        say(f"MLflow    {pages.MLflow(found['mlflow'], timeout=20).runs_page()}")
+    except ServiceError:
+        say(f"MLflow    {found['mlflow']}")
 
 
 def bring_down() -> None:
-    stopped = services.down()
+    stopped = fleet.down()
     left = clean_up()
     for record in stopped:
         say(f"stopped {record.name} (pid {record.process.pid})")
@@ -83,13 +82,48 @@ def bring_down() -> None:
 
 
 def show_status(json: bool) -> None:
-    records = {name: record for name in services.ORDER if (record := services.running(name))}
-    pages = services.links(records)
-    found = [{"service": name, "running": name in records, "pid": records[name].process.pid if name in records else None,
-              "kept_by": records[name].owner if name in records else None, "page": pages.get(name),
-              "log": records[name].log if name in records else None} for name in services.ORDER]
+    """Print it.
+
+    :raises ServiceError: after printing, when something that should run does not, or a check is not well
+    """
+    found = status.gather()
     if json:
         document(found)
-        return
-    table(["service", "running", "pid", "page", "log"],
-          [[one["service"], "yes" if one["running"] else "no", one["pid"], one["page"], one["log"]] for one in found])
+    else:
+        tell(found)
+    bad = [one["check"] for one in found["findings"] if not one["ok"]]
+    if bad:
+        raise ServiceError(f"not well: {', '.join(bad)}")
+
+
+def tell(found: dict[str, Any]) -> None:
+    table(["service", "state", "page", "version", "up", "memory", "pid", "log"], [
+        [one["service"], one["state"], one["page"], one["server_version"], _duration(one["uptime_seconds"]),
+         size(one["memory_bytes"]) if one["memory_bytes"] else None, one["pid"], one["log"]]
+        for one in found["services"]])
+    say("\nversions  " + ", ".join(f"{name} {number}" for name, number in found["versions"].items()))
+    if queue := found["queue"]:
+        following = f"; next {queue['next']['name']} at {queue['next']['at']}" if queue["next"] else ""
+        say(f"queue     {queue['running']} running, {queue['pending']} pending, {queue['late']} late, "
+            f"{queue['scheduled'] - queue['late']} scheduled{following}")
+    disk = found["disk"]
+    kept = {"artifacts": disk["artifacts_bytes"], "MLflow's files": disk["mlflow_artifacts_bytes"],
+            "Prefect's database": disk["prefect_db_bytes"], "MLflow's database": disk["mlflow_db_bytes"]}
+    say(f"disk      {disk['home']}: {size(disk['free_bytes'])} free of {size(disk['total_bytes'])}; "
+        + ", ".join(f"{name} {size(count)}" for name, count in kept.items() if count is not None)
+        + ("" if disk["artifacts_counted_whole"] else " (artifacts: at least)"))
+    if found["memory_bytes"]:
+        say(f"memory    {size(found['memory_bytes'])}")
+    say()
+    for one in found["findings"]:
+        word = "ok     " if one["ok"] and not one["remedy"] else "warning" if one["ok"] else "BAD    "
+        say(f"{word} {one['message']}" + (f"\n        {one['remedy']}" if one["remedy"] else ""))
+
+
+def _duration(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -220,7 +220,8 @@ def test_json_of_a_cloze_preview(reread, tmp_path):
 
 def test_json_of_lists_and_services_without_anything(reread):
     assert reread("list", "--json").json == []
-    assert [one["running"] for one in reread("status", "--json").json] == [False, False, False]
+    status = reread("status", "--json")
+    assert status.code == 0 and [one["running"] for one in status.json["services"]] == [False, False, False]
     assert reread("down").out == "nothing was running\n"
 
 

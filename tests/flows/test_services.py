@@ -1,50 +1,17 @@
-"""Which server is used, kept, adopted or stopped: with a real small HTTP server in the place of Prefect's."""
+"""Which server a command uses, adopts or ends: with a real small HTTP server in the place of Prefect's."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-import sys
 
 import psutil
 import pytest
 
-from flows import ray_runner, services
+from flows import fleet, ray_runner, services
 from flows.processes import ProcessId, Record, answers
 from storage.errors import ServiceError
-
-SERVER = """
-import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-    def log_message(self, *_): pass
-HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
-"""
-
-
-@pytest.fixture
-def small_servers(home, monkeypatch):
-    """Services start a small server each; all of them are gone afterwards."""
-    started = []
-
-    def start(name: str):
-        def started_by(owner, *_rest):
-            port = services.free_port(0)
-            url = f"http://127.0.0.1:{port}"
-            record = services._start(name, [sys.executable, "-c", SERVER, str(port)], owner, url, f"{url}/", {},
-                                     *[meanwhile for meanwhile in _rest if callable(meanwhile)])
-            started.append(record)
-            return record
-        return started_by
-
-    for name in services.ORDER:
-        monkeypatch.setattr(services, f"start_{name}", start(name))
-    yield started
-    services.stop([record.process for record in started])
 
 
 def test_a_command_starts_a_server_and_ends_it(small_servers):
@@ -54,13 +21,13 @@ def test_a_command_starts_a_server_and_ends_it(small_servers):
         assert services.running("prefect").owner == "run"
     assert began == [1]
     assert "PREFECT_API_URL" not in os.environ
-    assert not small_servers[0].process.alive and services.running("prefect") is None
+    assert not small_servers[0].record.process.alive and services.running("prefect") is None
 
 
 def test_an_error_inside_ends_it_too(small_servers):
     with pytest.raises(RuntimeError), services.prefect_api():
         raise RuntimeError
-    assert not small_servers[0].process.alive
+    assert not small_servers[0].record.process.alive
 
 
 def test_the_server_of_a_killed_command_is_adopted_and_ended(small_servers):
@@ -99,11 +66,11 @@ def test_the_last_of_two_commands_ends_the_server(small_servers):
     with services.prefect_api():
         other = open(services.folder() / ".prefect.users", "a")
         fcntl.flock(other, fcntl.LOCK_SH)
-    assert small_servers[0].process.alive
+    assert small_servers[0].record.process.alive
     other.close()
     with services.prefect_api():
         pass
-    assert len(small_servers) == 1 and not small_servers[0].process.alive
+    assert len(small_servers) == 1 and not small_servers[0].record.process.alive
 
 
 def test_an_external_api_is_used_or_missed(small_servers, monkeypatch):
@@ -118,58 +85,12 @@ def test_an_external_api_is_used_or_missed(small_servers, monkeypatch):
     assert server.process.alive and os.environ["PREFECT_API_URL"] == api
 
 
-def test_up_starts_three_keeps_what_runs_and_down_stops_exactly_them(small_servers, sleeper):
-    bystander = sleeper()
-    first = services.up()
-    assert list(first) == list(services.ORDER) and all(record.process.alive for record in first.values())
-    assert services.up() == first and len(small_servers) == 3
-    assert set(services.links()) == {"prefect", "mlflow"}
-    assert [record.name for record in services.down()] == ["deployments", "mlflow", "prefect"]
-    assert not any(record.process.alive for record in first.values()) and bystander.poll() is None
-    assert services.down() == []
-
-
-def test_up_takes_over_the_server_of_a_running_command(small_servers, monkeypatch):
-    with services.prefect_api():
-        with monkeypatch.context() as elsewhere:             # `up` is another process, without our address
-            elsewhere.delenv("PREFECT_API_URL")
-            services.up()
-    assert services.running("prefect").process.alive and len(small_servers) == 3
-    services.down()
-
-
 def test_down_leaves_the_server_of_a_study_under_way(small_servers):
     with services.prefect_api():
-        assert services.down() == []
+        assert fleet.down() == []
         assert services.running("prefect") is not None
     left = services.start_prefect("run")                         # of a command that was killed
-    assert services.down() == [left]
-
-
-def test_a_server_that_loses_its_port_while_it_starts_moves_to_another(home, sleeper, monkeypatch):
-    """Two studies that start at once, in homes of their own, both find 4200 free; the other one gets it."""
-    taken, free_port = services.free_port(0), services.free_port
-    other = sleeper(SERVER.replace("int(sys.argv[1])", str(taken)))
-    url = f"http://127.0.0.1:{taken}/"
-    while not answers(url):
-        assert other.poll() is None
-    monkeypatch.setattr(services, "free_port", lambda preferred: preferred or free_port(0))
-
-    def start(port):
-        return services._start("prefect", [sys.executable, "-c", SERVER, str(port)], "run", f"http://127.0.0.1:{port}",
-                               f"http://127.0.0.1:{port}/", {})
-
-    record = services._on_a_port(taken, start)
-    assert record.url != url.rstrip("/") and answers(record.url)
-    services.stop([record.process])
-    assert other.poll() is None
-
-
-def test_a_server_that_does_not_start_leaves_no_record(home):
-    with pytest.raises(ServiceError, match="broken at once"):
-        services._start("mlflow", [sys.executable, "-c", "raise SystemExit('broken at once')"], "run",
-                        "http://127.0.0.1:9", "http://127.0.0.1:9/", {})
-    assert services.running("mlflow") is None
+    assert fleet.down() == [left]
 
 
 def test_what_a_killed_driver_left_is_ended_by_pid_and_start_time(home, sleeper, tmp_path):

@@ -1,0 +1,217 @@
+"""`up` and `down` with small processes in the place of the three services."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from dataclasses import replace
+from urllib.parse import urlparse
+
+import psutil
+import pytest
+
+from flows import fleet, servers, services
+from flows.processes import ProcessId, Record, answers, free_port
+from storage.errors import ServiceError
+
+PORTS = {"prefect": "PREFECT_PORT", "mlflow": "MLFLOW_PORT"}
+
+
+def kill(record: Record) -> None:
+    process = psutil.Process(record.process.pid)
+    process.kill()
+    process.wait(10)
+
+
+def test_up_starts_three_keeps_what_runs_and_down_stops_exactly_them(small_servers, sleeper):
+    bystander = sleeper()
+    said = []
+    first = fleet.up(said.append)
+    assert list(first.records) == list(services.ORDER) == list(first.started)
+    assert said == ["starting prefect", "starting mlflow", "starting deployments"]
+    assert all(record.process.alive and record.extra["ready"] for record in first.records.values())
+    again = fleet.up(said.append)
+    assert again.records == first.records and again.started == () and len(said) == 3 and len(small_servers) == 3
+    assert [record.name for record in fleet.down()] == ["deployments", "mlflow", "prefect"]
+    assert not any(record.process.alive for record in first.records.values()) and bystander.poll() is None
+    assert fleet.down() == []
+
+
+def test_down_leaves_nothing_behind_but_the_lock(small_servers):
+    fleet.up()
+    (services.folder() / ".mlflow.123.partial").write_text('{"name"')          # a writer that was killed
+    (services.folder() / ".deployments.ready").write_text("ready")             # a start that was killed
+    fleet.down()
+    assert [path.name for path in services.folder().iterdir()] == [".start.lock"]
+
+
+def test_up_takes_over_the_server_of_a_running_command(small_servers, monkeypatch):
+    with services.prefect_api():
+        with monkeypatch.context() as elsewhere:             # `up` is another process, without our address
+            elsewhere.delenv("PREFECT_API_URL")
+            fleet.up()
+    assert services.running("prefect").process.alive and len(small_servers) == 3
+    fleet.down()
+
+
+@pytest.mark.parametrize("name", services.ORDER)
+def test_up_starts_only_the_one_that_was_killed_on_its_old_port(small_servers, name):
+    first = fleet.up().records
+    kill(first[name])
+    again = fleet.up()
+    assert again.started == (name,)
+    assert {other: record for other, record in again.records.items() if other != name} == {
+        other: record for other, record in first.items() if other != name}
+    assert again.records[name].url == first[name].url and again.records[name].process.alive
+
+
+def test_deployments_follow_a_prefect_that_had_to_move(small_servers, monkeypatch):
+    first = fleet.up().records
+    kill(first["prefect"])
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", urlparse(first["prefect"].url).port))
+        other.listen()
+        again = fleet.up()
+    assert set(again.started) == {"prefect", "deployments"} and not first["deployments"].process.alive
+    assert again.records["deployments"].extra["api"] == f"{again.records['prefect'].url}/api"
+
+
+def test_taken_ports_are_told_and_others_used(small_servers):
+    said = []
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", fleet.MLFLOW_PORT))
+        other.listen()
+        up = fleet.up(said.append)
+    port = urlparse(up.records["mlflow"].url).port
+    assert port != fleet.MLFLOW_PORT and answers(up.records["mlflow"].url)
+    assert f"mlflow uses port {port}: {fleet.MLFLOW_PORT} is taken" in said
+
+
+def test_a_server_that_loses_its_port_while_it_starts_moves_to_another(small_servers, monkeypatch):
+    """Two commands that start at once, in homes of their own, both find a port free; the other one gets it."""
+    monkeypatch.setattr(servers, "free_port", lambda preferred: preferred or free_port(0))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        record = services.Start(servers.prefect, "up", taken).wait()
+    assert urlparse(record.url).port != taken and answers(record.url)
+
+
+def test_a_port_that_another_server_answers_on_is_not_taken_for_ours(small_servers, monkeypatch):
+    deaf = "import time; time.sleep(60)"
+    url = services.start_prefect("run").url
+    monkeypatch.setattr(servers, "READY_SECONDS", 0.5)
+    start = services.Start(lambda port: servers.Server("mlflow", [sys.executable, "-c", deaf], url, f"{url}/"), "up", None)
+    with pytest.raises(ServiceError, match="mlflow was not ready within"):
+        start.wait()
+    assert not start.record.process.alive
+
+
+def test_a_service_that_does_not_start_is_told_with_its_last_words_and_nothing_stays(small_servers, monkeypatch):
+    build = servers.mlflow
+    monkeypatch.setattr(servers, "mlflow", lambda port: replace(
+        build(port), command=[sys.executable, "-c", "raise SystemExit('no such database')"]))
+    with pytest.raises(ServiceError, match="mlflow ended with status 1 before it was ready(.|\n)*no such database"):
+        fleet.up()
+    assert not any(start.record.process.alive for start in small_servers)
+    assert not list(services.folder().glob("*.json"))
+
+
+@pytest.mark.parametrize("looks", [0, 1, 3])
+def test_an_interrupt_while_starting_leaves_nothing(small_servers, looks):
+    seen = []
+
+    def stopped() -> bool:
+        seen.append(1)
+        return len(seen) > looks
+
+    with pytest.raises(KeyboardInterrupt):
+        fleet.up(stopped=stopped)
+    assert small_servers and not any(start.record.process.alive for start in small_servers)
+    assert not list(services.folder().glob("*.json"))
+
+
+def test_an_interrupt_while_a_dead_one_is_started_again_spares_the_living(small_servers):
+    first = fleet.up().records
+    kill(first["mlflow"])
+    with pytest.raises(KeyboardInterrupt):
+        fleet.up(stopped=lambda: True)
+    assert first["prefect"].process.alive and first["deployments"].process.alive
+
+
+def test_one_whose_start_was_killed_is_started_anew(small_servers):
+    first = fleet.up().records
+    half = replace(first["deployments"], extra={**first["deployments"].extra, "ready": False})
+    half.save(services.folder())
+    assert fleet.up().started == ("deployments",) and not half.process.alive
+
+
+def test_one_that_lives_but_is_deaf_is_replaced(small_servers, sleeper, monkeypatch):
+    monkeypatch.setattr(fleet, "SILENT_SECONDS", 0.3)
+    process = sleeper()
+    deaf = Record("mlflow", ProcessId.of(psutil.Process(process.pid)), "up", f"http://127.0.0.1:{free_port(0)}")
+    deaf.save(services.folder())
+    assert "mlflow" in fleet.up().started and not deaf.process.alive
+
+
+@pytest.mark.parametrize("text", ["", '{"name": "mlf', "[1, 2]", '{"name": "mlflow", "process": {"pid": 1}}'])
+def test_half_written_records_do_not_matter(small_servers, text):
+    services.make_folder(services.folder())
+    for name in services.ORDER:
+        (services.folder() / f"{name}.json").write_text(text)
+    assert len(fleet.up().started) == 3
+    assert json.loads((services.folder() / "mlflow.json").read_text())["owner"] == "up"
+
+
+def test_stale_pids_are_not_touched(small_servers, sleeper):
+    """After a reboot the numbers belong to others."""
+    others = [sleeper() for _ in services.ORDER]
+    for name, process in zip(services.ORDER, others, strict=True):
+        Record(name, ProcessId(process.pid, 1.0), "up", "http://127.0.0.1:9").save(services.folder())
+    assert fleet.down() == []
+    for name, process in zip(services.ORDER, others, strict=True):
+        Record(name, ProcessId(process.pid, 1.0), "up", f"http://127.0.0.1:{free_port(0)}").save(services.folder())
+    assert len(fleet.up().started) == 3
+    fleet.down()
+    assert all(process.poll() is None for process in others)
+
+
+def test_down_ends_what_a_killed_service_had_begun(small_servers, monkeypatch):
+    """A flow run outlives the process that serves the deployments when that is killed."""
+    build = servers.deployments
+    family = ("import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+              "open(sys.argv[1], 'w').close(); time.sleep(600)")
+
+    def with_a_run(api):
+        server = build(api)
+        return replace(server, command=[sys.executable, "-c", family, server.command[-1]])
+
+    monkeypatch.setattr(servers, "deployments", with_a_run)
+    record = fleet.up().records["deployments"]
+    run = ProcessId.of(psutil.Process(record.process.pid).children()[0])
+    kill(record)
+    assert run.alive
+    fleet.down()
+    assert not run.alive
+
+
+def test_down_is_quick(small_servers):
+    fleet.up()
+    began = time.monotonic()
+    fleet.down()
+    assert time.monotonic() - began < 5
+
+
+def test_servers_elsewhere_are_used_and_left_alone(small_servers, monkeypatch):
+    api, pages = services.start_prefect("up").url + "/api", f"http://127.0.0.1:{free_port(0)}"
+    monkeypatch.setenv("PREFECT_API_URL", api)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", pages)
+    (services.folder() / "prefect.json").unlink()
+    up = fleet.up()
+    assert up.started == ("deployments",) and up.records["deployments"].extra["api"] == api
+    assert services.external() == {"prefect": api.removesuffix("/api"), "mlflow": pages}
+    assert [record.name for record in fleet.down()] == ["deployments"] and small_servers[0].record.process.alive
