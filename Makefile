@@ -13,7 +13,7 @@ BESIDE := .triton/$(TRITON)
 # kernels of the published models' sizes
 SHIPPED := K16 V64 bf16|bf16 64 table causal|memory_[a-z]+ bf16 64
 
-.PHONY: study test test-interpreter test-triton test-long test-browser kernel-table gpu-check lint env clean help
+.PHONY: study test test-interpreter test-triton test-long test-team test-browser kernel-table gpu-check lint env clean help
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -22,7 +22,7 @@ study: $(STAMP)  ## run the study `quick` and print its report (about a quarter 
 	$(BIN)/reread study run $(or $(STUDY),quick)
 
 test: $(STAMP)   ## every test that takes seconds; Triton kernels run in Triton's interpreter, in a process of their own
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long and not services and not browser" -n $(JOBS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not long and not services and not browser and not team" -n $(JOBS) --dist loadfile $(ARGS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "services and not long and not browser" $(ARGS)
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/interpreter -n $(JOBS)
 
@@ -45,6 +45,16 @@ test-browser: $(STAMP)  ## what a person does in the web pages, in Chromium; scr
 	$(BIN)/python -c 'import playwright' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]"
 	command -v chromium >/dev/null || test "$$(id -u)" != 0 || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser $(ARGS)
+
+test-team: $(VENV)/.team  ## a team's installation as processes: PostgreSQL, S3 storage, proxy, Ray, workers (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/team -rs -s $(ARGS)
+
+# without PostgreSQL and without root the tests that need it are skipped, and say so
+$(VENV)/.team: $(STAMP)
+	@command -v initdb > /dev/null || ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || test "$$(id -u)" != 0 \
+	  || (apt-get update && apt-get install --yes --no-install-recommends postgresql)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[team]"
+	@touch $@
 
 lint: $(STAMP)   ## ruff and the import rule
 	$(BIN)/ruff check .

@@ -1,8 +1,8 @@
 """A bucket beside a folder: made, copied down, copied up. Only what differs in size or is newer at its source is copied.
 
     python -m infra.bucket make BUCKET          nothing if it exists
-    python -m infra.bucket save BUCKET FOLDER   also removes from the folder what the bucket no longer has
-    python -m infra.bucket load FOLDER BUCKET   leaves alone what only the bucket has
+    python -m infra.bucket save BUCKET FOLDER   nothing is removed from the folder
+    python -m infra.bucket load FOLDER BUCKET   nothing is removed from the bucket
 
 The address and keys are the usual ones: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY.
 """
@@ -50,10 +50,7 @@ def save(bucket: str, folder: str) -> str:
         os.utime(partial, (changed, changed))
         partial.replace(place)
         copied += 1
-    gone = [path for path in target.rglob("*") if path.is_file() and path.relative_to(target).as_posix() not in there]
-    for path in gone:
-        path.unlink()
-    return f"{len(there)} objects, {copied} copied, {len(gone)} removed"
+    return f"{len(there)} objects, {copied} copied"
 
 
 def load(folder: str, bucket: str) -> str:

@@ -123,11 +123,16 @@ class Team:
         self.ready[name] = ready
 
     def wait(self, *names: str, seconds: float = 300) -> None:
-        """Until these answer; RuntimeError with the end of the log of the first that does not."""
-        deadline = time.monotonic() + seconds
+        """Until these answer; RuntimeError with the end of the log of the first that does not. Ray gives its own node
+        30 s, which a busy machine misses, and is then started again."""
+        deadline, again = time.monotonic() + seconds, {"ray": 2}
         for name in names:
             while not self.ready[name]():
-                if self.running[name].poll() is not None or time.monotonic() > deadline:
+                ended = self.running[name].poll() is not None
+                if ended and again.get(name) and time.monotonic() < deadline:
+                    again[name] -= 1
+                    getattr(self, f"start_{name}")()
+                elif ended or time.monotonic() > deadline:
                     raise RuntimeError(f"{name} did not get ready. The end of its log:\n{tail(self.log(name), 30)}")
                 time.sleep(0.1)
 
