@@ -32,12 +32,14 @@ class Point:
     apart: bool             # other prompts than before
 
 
-def draw(nights: Sequence[Past], folder: Path, model: str | None = None, task: str | None = None) -> list[Path]:
+def draw(nights: Sequence[Past], folder: Path, model: str | None = None, task: str | None = None,
+         under_way: str = "") -> list[Path]:
     """One PNG per registered model and evaluation, and one for the whole suite where it has several.
 
+    under_way   run of a night that is not ended yet and is drawn all the same
     :raises SpecError: there is no such model or evaluation in these nights
     """
-    finished = [night for night in nights if night.finished]
+    finished = [night for night in nights if night.finished or night.run == under_way]
     models = sorted({one.model for night in finished for one in night.outcomes if one.tasks})
     if model is not None and model not in models:
         raise SpecError(f"no finished night evaluated {model!r}; evaluated are: {', '.join(models) or '(none yet)'}")

@@ -38,7 +38,7 @@ def options(
 
 
 # each adds its commands to the applications of `base`; help lists them in this order
-from flows.cli import studies, stages, evaluation, looking, weights, services  # noqa: E402, F401, I001
+from flows.cli import studies, stages, evaluation, looking, weights, nightly, services  # noqa: E402, F401, I001
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -79,11 +79,10 @@ def suite_version(suite: Suite, store: Store) -> str:
     :raises RereadError: its corpus or questions cannot be read
     """
     corpus = identify("corpus", suite.corpus, store, {}) if suite.corpus else "*"
-    shards = identify("tokenise", suite.tokenise, store, {"corpus": corpus}) if suite.tokenise else "*"
     asked = []
     for evaluation in suite.evaluations:
         questions = identify("questions", evaluation.questions, store, {}) if evaluation.questions else "*"
-        prompts = identify("cloze", evaluation.cloze, store, {"corpus": corpus, "shards": shards, "questions": questions})
+        prompts = identify("cloze", evaluation.cloze, store, {"corpus": corpus, "shards": "*", "questions": questions})
         scores = identify("evaluate", evaluation.evaluate, store, {"checkpoint": "*", "prompts": prompts})
         asked.append([evaluation.label, scores])
     return hashlib.sha256(canonical([asked, suite.order]).encode()).hexdigest()[:8]
@@ -132,7 +131,7 @@ def _entry(suite: Suite, version: Version, store: Store) -> Entry:
 def _sources(builder: Builder, suite: Suite, name: str, checkpoint: str, store: Store) -> dict[str, str]:
     """corpus and shards, as far as there are any: the suite's own, else those that the checkpoint was trained on."""
     if suite.corpus is not None:
-        return builder.data(name, suite.corpus, suite.tokenise, None)
+        return builder.data(name, suite.corpus, None, None)
     if is_external(checkpoint):
         return {}
     inputs = store.manifest(checkpoint).inputs
@@ -161,8 +160,6 @@ def _asked(builder: Builder, suite: Suite, name: str, evaluation: EvaluationPlan
                         "name a `corpus` in the suite")
     # counted with the shards' tokenizer, as in a study; without them with the copy that the checkpoint carries
     own = checkpoint if external or "shards" not in made else None
-    if suite.corpus is not None and suite.tokenise is None:
-        own = checkpoint
     prompts = builder.prompts(name, evaluation, made, own)
     if own is None and not store.exists(prompts) and not _available(builder, store, made["shards"]):
         prompts = builder.prompts(name, evaluation, made, checkpoint)

@@ -122,6 +122,12 @@ class Ledger:
         self.tracking.finish(self.run, status)
         self.tracking.flush()
 
+    def abandon(self, status: str) -> None:
+        """A night that did not get to its end: FAILED or KILLED. The next one takes over what it found."""
+        if self.run:
+            self.tracking.finish(self.run, status)
+            self.tracking.flush()
+
     def link(self) -> str:
         """Path of the page of this night's run, to be put after the server's address."""
         return "/" + self.tracking.link(self.run)

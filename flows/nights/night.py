@@ -18,12 +18,11 @@ from flows.nights.clock import Clock
 from flows.nights.due import NEW, Entry, look, suite_version
 from flows.nights.ledger import Ledger
 from flows.nights.outcome import Outcome, Verdict, shown
-from flows.plan import Plan
 from flows.suites import Suite
 from storage import logs
 from storage.artifacts import Store
 from storage.errors import RereadError, TrackingError
-from storage.tracking.client import valid_name
+from storage.tracking.limits import valid_name
 from storage.tracking.registry import Registry
 
 log = logs.get("flows.nightly")
@@ -96,11 +95,11 @@ class Report:
 class Night:
     """One night of a suite.
 
-    evaluate   makes the stages of one version's plan; what it raises is that version's failure, and no other's
+    evaluate   makes what is missing of one version, as `entry.plan` says; what it raises is that version's failure, and no other's
     now        the clock on the wall, UTC
     """
 
-    def __init__(self, suite: Suite, store: Store, clock: Clock, evaluate: Callable[[Plan], Any],
+    def __init__(self, suite: Suite, store: Store, clock: Clock, evaluate: Callable[[Entry], Any],
                  registry: Any = None, ledger: Ledger | None = None,
                  now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.suite, self.store, self.clock, self.evaluate = suite, store, clock, evaluate
@@ -156,7 +155,7 @@ class Night:
             return
         log.info("%s: %s", entry.name, entry.reason)
         try:
-            self.evaluate(entry.plan)
+            self.evaluate(entry)
             missing = [one.scores for one in entry.asked.values() if not self.store.exists(one.scores)]
             if missing:
                 entry.failure = f"{', '.join(missing)} was planned and not made"

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from flows import overrides
 from flows.studies import read
 from storage.errors import SpecError
-from tasks.specs import CorpusSpec, EvaluationPlan, Spec, TokeniseSpec
+from tasks.specs import CorpusSpec, EvaluationPlan, Spec
 
 FOLDER = Path(__file__).parent
 
@@ -24,9 +24,6 @@ class Suite(Spec):
         ("*",), min_length=1, description="Which registered models, by name: * stands for any characters")
     corpus: CorpusSpec | None = Field(
         None, description="Documents that are asked about; empty = those of the corpus that a model was trained on")
-    tokenise: TokeniseSpec | None = Field(
-        None, description="Whose tokens are counted, with `corpus`: then all models get the same prompts; empty = each "
-                          "model's own")
     evaluations: tuple[EvaluationPlan, ...] = Field(min_length=1, description="As in a study's workload")
     order: str = Field("default", description="Order whose scores are compared; an evaluation without it: its first")
     alias: str = Field("best", pattern=r"^([a-z][a-z0-9-]{0,29})?$",
@@ -48,8 +45,6 @@ class Suite(Spec):
             if wanted > room:
                 raise ValueError(f"evaluation {evaluation.label!r} generates {wanted} tokens, but its cloze leaves room "
                                  f"for {room}; make the two generation_tokens agree")
-        if self.tokenise is not None and self.corpus is None:
-            raise ValueError("`tokenise` cuts the text of `corpus`; give both or leave out `tokenise`")
         return self
 
 

@@ -1,0 +1,135 @@
+"""The flow `nightly-evaluation`: every registered model version that lacks scores of the suite is evaluated, one subflow
+each, and what follows is published as an artifact, events, and in MLflow. A night without work starts no Ray.
+"""
+
+from __future__ import annotations
+
+from flows import environment
+
+environment.prepare()
+
+from typing import Any  # noqa: E402
+
+from prefect import flow, get_run_logger, runtime  # noqa: E402
+from prefect.artifacts import create_markdown_artifact  # noqa: E402
+from prefect.events import emit_event  # noqa: E402
+from prefect.states import Completed, State  # noqa: E402
+
+from flows import ray_runner, services, suites  # noqa: E402
+from flows.nights.clock import Clock  # noqa: E402
+from flows.nights.due import Entry, look  # noqa: E402
+from flows.nights.ledger import NightUnderWay, alone  # noqa: E402
+from flows.nights.night import Night, Report  # noqa: E402
+from flows.nights.publish import publish  # noqa: E402
+from flows.nights.request import NightlyRequest  # noqa: E402
+from flows.ray_runner import interruptible, task_runner  # noqa: E402
+from flows.runner import Runner  # noqa: E402
+from storage.artifacts import Store  # noqa: E402
+from storage.errors import StageFailed  # noqa: E402
+from storage.tracking.registry import Registry  # noqa: E402
+
+NIGHT = NightlyRequest()
+FINISHED, REGRESSION = "reread.nightly.finished", "reread.nightly.regression"
+
+
+def run_name() -> str:
+    """`night of 2026-11-30, nightly`"""
+    from datetime import UTC, datetime
+
+    request = NightlyRequest.model_validate(runtime.flow_run.parameters["request"])
+    clock, now = Clock.from_settings(), datetime.now(UTC)
+    return f"night of {clock.night(clock.last_due(now) or now)}, {suites.find(request.where).stem}"
+
+
+@flow(name="nightly-evaluation", flow_run_name=run_name)
+def nightly_evaluation(request: NightlyRequest = NIGHT) -> Any:
+    """Evaluate the registered models that lack scores of the current suite, and say what got better or worse.
+
+    A model version is evaluated when it is new, or when prompts, settings or code changed since. Its scores go to the
+    version in MLflow; the alias `best-<size>` moves only when a paired interval excludes zero.
+
+    Args:
+        request: Which suite, and when a night counts as failed. Example: leave all as it is.
+    """
+    interruptible()
+    logger = get_run_logger()
+    night = Night(suites.load(request.where), Store(), Clock.from_settings(), evaluate=lambda entry: evaluated(entry, request))
+    if request.only_if_due and night.is_done():
+        logger.info("the night that is due has been done: nothing to do")
+        return Completed(message="The night that is due has been done.", data={"headline": "done before"})
+    try:
+        with alone():
+            report, page = tonight(night)
+    except NightUnderWay as busy:
+        if not request.only_if_due:
+            raise
+        logger.info("%s", busy)
+        return Completed(message=str(busy), data={"headline": str(busy)})
+    create_markdown_artifact(page, key=f"night-{report.suite}", description=report.headline()[:500])
+    tell(report)
+    logger.info("%s; MLflow: %s%s", report.headline(), services.mlflow_url(), report.link)
+    return ended(report, request)
+
+
+def tonight(night: Night) -> tuple[Report, str]:
+    """The work and its page. Ray, if any version needs it, starts with the first and serves them all."""
+    try:
+        report = night.run()
+        return report, publish(night, report, services.mlflow_url())
+    except BaseException as error:
+        night.ledger.abandon("FAILED" if isinstance(error, Exception) else "KILLED")
+        raise
+    finally:
+        if _ray_is_ours:
+            ray_runner.shut_down()
+            _ray_is_ours.clear()
+
+
+_ray_is_ours: list[bool] = []
+
+
+def evaluated(entry: Entry, request: NightlyRequest) -> None:
+    """One version, as a subflow of its own that shows its stages."""
+    import ray
+
+    if not ray.is_initialized():
+        ray_runner.start()
+        _ray_is_ours.append(True)
+    evaluate_version(entry.version.reference, request.where)
+
+
+@flow(name="evaluate-version", flow_run_name="evaluate {model}", task_runner=task_runner())
+def evaluate_version(model: str, suite: str = "nightly") -> dict[str, Any]:
+    """Make what is missing of the scores of one registered model version.
+
+    Args:
+        model: As in MLflow, for example `models:/quick-pydocs/3`.
+        suite: A shipped suite, or the path of a .yaml file.
+    """
+    store = Store()
+    [entry] = look(suites.load(suite), [Registry().version(model)], store) or [None]
+    if entry is None or entry.not_asked or entry.failure:
+        raise StageFailed(f"suite {suite} cannot ask {model}: "
+                          + (entry.not_asked or entry.failure if entry else "it is for other models"))
+    return Runner(entry.plan, store).run() if entry.plan else {"artifact": "", "stages": {}}
+
+
+def tell(report: Report) -> None:
+    """Events, which an automation can turn into a mail or a message."""
+    resource = {"prefect.resource.id": f"reread.nightly.{report.suite}",
+                "prefect.resource.name": f"nightly evaluation, suite {report.suite}"}
+    if report.regressions:
+        emit_event(REGRESSION, resource, payload=report.summary())
+    emit_event(FINISHED, resource, payload=report.summary())
+
+
+def ended(report: Report, request: NightlyRequest) -> State:
+    """How the night ends: what went wrong names the state, and fails it only when that was asked for.
+
+    :raises StageFailed: with `fail_on_regression`, after a regression or a version that could not be evaluated
+    """
+    wrong = bool(report.regressions or report.failed)
+    if wrong and request.fail_on_regression:
+        raise StageFailed(f"{report.headline()}. The artifact of this run says more; `fail_on_regression` is why it failed")
+    name = "Regression" if report.regressions else "SomeFailed" if report.failed else "Completed"
+    return Completed(name=name, message=report.headline(), data=report.summary())

@@ -1,0 +1,321 @@
+"""Nights with a controlled clock: a real registry and ledger on SQLite, real prompts, real scores and statistics."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from flows import trend
+from flows.nights import ledger as ledgers
+from flows.nights.clock import Clock
+from flows.nights.ledger import Ledger, NightUnderWay, alone
+from flows.nights.outcome import Outcome, Verdict
+from flows.nights.page import markdown
+from flows.nights.publish import publish
+from flows.suites import Suite
+from storage.errors import TrackingError
+from tests.flows.nights import SUITE, World
+
+
+@pytest.fixture
+def world(home, monkeypatch) -> World:
+    return World(home, monkeypatch)
+
+
+def results(outcome: Outcome, kind: str) -> dict[str, str]:
+    return {verdict.what: verdict.result for verdict in outcome.verdicts if verdict.kind == kind}
+
+
+def test_five_nights(world):
+    model = "quick-pydocs"
+
+    # 2 March: a new model
+    world.register(0.6)
+    first = world.night()
+    [one] = first.outcomes
+    assert (one.version, one.reason, one.failure) == ("1", "new", "") and first.regressions == []
+    assert one.alias == "best-tiny" and world.registry.aliases(model) == {"best-tiny": "1"}
+    assert set(one.tasks) == {"pydocs", "lookup"}
+    columns = [one.cells[cell][0] for cell in ("pydocs/natural/default", "pydocs/swap/default", "lookup/list/default")]
+    assert one.suite[0] == pytest.approx(sum(columns) / 3, abs=1e-5)          # every column counts the same
+    tags = world.tags("1")
+    assert tags["suite"] == f"tests {first.suite_version}" and tags["scores.lookup"] == one.scores["lookup"]
+    assert tags["pydocs/swap/twice"].startswith(f"{one.cells['pydocs/swap/twice'][0]:.3f} [")
+
+    # 3 March: no change
+    world.later()
+    world.asked.clear()
+    second = world.night()
+    assert not second.work and second.up_to_date == 1 and world.asked == []
+    assert second.headline() == "nothing to do: 1 versions have their scores"
+    assert world.planned().ledger.last_finished("tests") == datetime(2026, 3, 3, 2, tzinfo=UTC)
+
+    # 4 March: other prompts
+    world.later()
+    changed = json.loads(json.dumps(SUITE))
+    changed["evaluations"][0]["cloze"]["seed"] = 7
+    world.suite = Suite.model_validate(changed)
+    third = world.night()
+    [one] = third.outcomes
+    assert third.suite_version != first.suite_version and one.reason == "prompts changed"
+    assert results(one, "before") == {"suite": "not comparable"} and third.regressions == []
+    assert "the prompts changed" in markdown(third) and one.alias_note == "it is best-tiny"
+    assert world.asked and not any("lookup" in title for title in world.asked)       # the other evaluation stands
+
+    # 5 March: a regression
+    world.later()
+    world.register(0.1)
+    fourth = world.night()
+    [one] = fourth.outcomes
+    assert one.version == "2" and results(one, "previous")["suite"] == "worse"
+    assert {verdict.against for _, verdict in fourth.regressions} == {"version 1"}
+    assert world.registry.aliases(model) == {"best-tiny": "1"} and not one.alias
+    page = markdown(fourth)
+    assert "## Worse than before" in page and f"{fourth.comparisons} paired comparisons" in page
+    assert fourth.comparisons == len(one.verdicts) == 4            # suite, two evaluations, and the alias
+    assert fourth.summary()["regressions"][0]["model"] == "quick-pydocs version 2"
+
+    # 6 March: nobody was there. 7 March: once, although two nights were due
+    world.later(2)
+    world.register(0.98)
+    assert not world.planned().is_done()
+    fifth = world.night()
+    assert fifth.due == datetime(2026, 3, 7, 2, tzinfo=UTC)
+    assert world.planned().is_done()                              # a late run of 6 March finds it done
+    [one] = fifth.outcomes
+    assert one.alias == "best-tiny" and world.registry.aliases(model) == {"best-tiny": "3"}
+    nights = Ledger(world.tracking).nights("tests")
+    assert [(night.at.day, night.status) for night in nights] == [(2, "FINISHED"), (3, "FINISHED"), (4, "FINISHED"),
+                                                                  (5, "FINISHED"), (7, "FINISHED")]
+    assert nights[3].outcomes == tuple(fourth.outcomes)           # what the ledger gives back is what was found
+
+
+def test_changed_code_is_evaluated_again_and_compared_with_the_answers_before(world):
+    world.register(0.8)
+    world.night()
+    world.later()
+    world.code = "2"
+    same = world.night()
+    assert same.outcomes[0].reason == "code or settings changed"
+    assert results(same.outcomes[0], "before") == {"suite": "even", "pydocs": "even", "lookup": "even"}
+    world.later()
+    world.code, world.skills = "3", dict.fromkeys(world.skills, 0.2)
+    worse = world.night()
+    assert results(worse.outcomes[0], "before")["suite"] == "worse" and worse.regressions
+    assert world.registry.aliases("quick-pydocs") == {"best-tiny": "1"}
+
+
+def test_the_alias_stays_while_the_interval_includes_zero(world):
+    world.register(0.6)
+    world.night()
+    world.register(0.63)
+    close = world.night().outcomes[0]
+    [verdict] = [verdict for verdict in close.verdicts if verdict.kind == "alias"]
+    assert verdict.difference[0] > 0 >= verdict.difference[1]      # better, and not sure
+    assert verdict.result == "even" and "includes zero" in close.alias_note
+    assert world.registry.aliases("quick-pydocs") == {"best-tiny": "1"}
+
+
+def test_the_first_of_a_size_must_be_above_its_controls(world):
+    world.register(0.0)
+    none = world.night().outcomes[0]
+    assert not none.alias and world.registry.aliases("quick-pydocs") == {}
+    assert none.alias_note == "nobody is best-tiny: this one is not above its controls"
+    world.register(0.9, size="1-3b", model="jrt-1.3b")
+    other = world.night().outcomes[0]
+    assert other.alias == "best-1-3b" and not results(other, "previous")     # of another size: no version before it
+
+
+def test_a_version_is_compared_with_that_of_its_seed_and_says_so_where_there_is_none(world):
+    world.register(0.9)
+    world.register(0.3, seed="1")
+    world.register(0.9, seed="0")
+    found = {one.version: one for one in world.night().outcomes}
+    assert {verdict.against for verdict in found["2"].verdicts if verdict.kind == "previous"} == {
+        "version 1 (seed 0, not 1)"}
+    assert results(found["3"], "previous") == {"suite": "even", "pydocs": "even", "lookup": "even"}
+
+
+def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(world):
+    world.register(0.9)
+    broken = list(world.skills)[0]
+    world.breaks.add(broken)
+    world.register(0.5)
+    night = world.night()
+    assert [(one.version, bool(one.failure)) for one in night.outcomes] == [("1", True), ("2", False)]
+    assert "the weights are damaged" in markdown(night) and "scores.lookup" not in world.tags("1")
+    assert results(night.outcomes[1], "previous") == {"suite": "not comparable"}
+    assert night.headline().startswith("1 evaluated, 1 failed, best-tiny is now quick-pydocs version 2")
+    world.breaks.clear()
+    world.later()
+    again = world.night()
+    assert [(one.version, one.failure, one.alias) for one in again.outcomes] == [("1", "", "best-tiny")]
+
+
+def test_a_killed_night_goes_on_and_loses_nothing(world, monkeypatch):
+    """Killed first between two evaluations, then between the alias and the tags of the first version."""
+    world.register(0.7)
+    world.register(0.2, seed="1")
+    evaluated = world.evaluate
+
+    def second_is_killed(entry):
+        if entry.version.number == "2":
+            raise KeyboardInterrupt
+        evaluated(entry)
+
+    with pytest.raises(KeyboardInterrupt):
+        world.planned(evaluate=second_is_killed).run()
+    assert "evaluate jrt seed 0 on pydocs" in world.asked
+    world.asked.clear()
+    world.later()
+    tag = world.registry.tag
+
+    def killed(version, tags):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(world.registry, "tag", killed)
+    with pytest.raises(KeyboardInterrupt):
+        world.planned().run()
+    assert [title for title in world.asked if title.startswith("evaluate")] == [
+        "evaluate jrt seed 1 on pydocs", "evaluate jrt seed 1 on lookup"]            # the first one's answers were kept
+    assert world.registry.aliases("quick-pydocs") == {"best-tiny": "1"}
+    assert "suite" not in world.tags("1")
+
+    monkeypatch.setattr(world.registry, "tag", tag)
+    world.asked.clear()
+    world.later()
+    last = world.night()
+    assert world.asked == [] and [one.version for one in last.outcomes] == ["1", "2"]
+    assert last.outcomes[0].alias == "best-tiny"                   # that move is reported, once
+    assert last.regressions and last.outcomes[1].version == "2"
+    assert [night.status for night in Ledger(world.tracking).nights("tests")] == ["KILLED", "KILLED", "FINISHED"]
+    world.later()
+    assert not world.night().work
+
+
+def test_what_a_killed_night_had_written_whole_is_reported_by_the_next(world, monkeypatch):
+    world.register(0.7)
+    world.register(0.1)
+    monkeypatch.setattr("flows.nights.night.Ledger.write", crash_at(Ledger.write, 2))
+    with pytest.raises(KeyboardInterrupt):
+        world.planned().run()
+    monkeypatch.undo()
+    monkeypatch.setenv("REREAD_HOME", world.store.root)
+    world = restored(world, monkeypatch)
+    world.later()
+    last = world.night()
+    assert [one.version for one in last.carried] == ["1"] and [one.version for one in last.outcomes] == ["2"]
+    assert [one.name for one in last.moves] == ["quick-pydocs version 1"]
+
+
+def crash_at(method, call: int):
+    calls = []
+
+    def crashing(*arguments):
+        calls.append(1)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return method(*arguments)
+    return crashing
+
+
+def restored(world: World, monkeypatch) -> World:
+    """The stand-ins for the model once more, after `undo` took them away."""
+    from tasks import evaluate
+
+    monkeypatch.setattr(evaluate, "_asked", world._answers)
+    monkeypatch.setattr(evaluate, "_code", lambda mixers, checkpoint: world.code)
+    return world
+
+
+def test_models_that_cannot_be_asked_are_named_and_do_not_fail_a_night(world):
+    world.register(0.9)
+    world.registry.tag(world.registry.version("models:/quick-pydocs/1"), {"checkpoint": "checkpoint-0123456789abcdef"})
+    numbers = world.store.produce("rows", {"kind": "disjoint", "vocabulary": 256}, {}, "0", lambda folder: None)
+    ids = world.store.produce("checkpoint", {"of": "ids"}, {"rows": numbers}, "0", lambda folder: None)
+    world.register(0.9, name="quick-disjoint")
+    world.registry.tag(world.registry.version("models:/quick-disjoint/1"), {"checkpoint": ids})
+    night = world.night()
+    assert night.outcomes == [] and not night.failed
+    assert "no complete artifact checkpoint-0123456789abcdef" in night.not_asked["quick-pydocs version 1"]
+    assert "ids:256" in night.not_asked["quick-disjoint version 1"]
+
+
+def test_a_suite_is_for_the_models_that_it_names(world):
+    world.register(0.9)
+    world.register(0.9, name="other")
+    world.suite = Suite.model_validate({**SUITE, "models": "quick-*"})
+    assert [entry.version.name for entry in world.planned().look()] == ["quick-pydocs"]
+
+
+def test_two_nights_do_not_overlap(home):
+    with alone(), pytest.raises(NightUnderWay, match=r"another nightly evaluation is at work \(process \d+\)"), alone():
+        pass
+    with alone():
+        pass
+
+
+def test_a_registry_that_is_away_is_one_sentence_and_the_night_is_not_done(world, monkeypatch):
+    def away():
+        raise TrackingError("tracking store x does not answer")
+
+    monkeypatch.setattr(world.registry, "versions", away)
+    with pytest.raises(TrackingError):
+        world.planned().run()
+    monkeypatch.undo()
+    assert Ledger(world.tracking).last_finished("tests") is None
+
+
+def test_a_long_outcome_comes_back_whole(world, monkeypatch):
+    monkeypatch.setattr(ledgers, "PART", 100)
+    outcome = Outcome("a", "1", tasks={f"t{k}": (0.1, 0.05, None) for k in range(40)},
+                      verdicts=[Verdict("before", "suite", "its earlier answers", "worse", (-0.2, -0.3, -0.1))])
+    ledger = Ledger(world.tracking)
+    ledger.open("tests", "0", world.now, world.now, "2026-03-02")
+    ledger.write(outcome)
+    ledger.finish({"headline": "x" * 300}, {"a b/c": 1.0})
+    [night] = ledger.nights("tests")
+    assert night.outcomes == (outcome,) and night.summary["headline"] == "x" * 300
+
+
+def test_a_night_is_kept_with_its_page_and_a_trend_of_every_task(world):
+    from mlflow import MlflowClient
+
+    world.register(0.5)
+    publish(night := world.planned(), night.run())
+    world.later()
+    world.register(0.95)
+    page = publish(night := world.planned(), night.run(), "http://127.0.0.1:5050")
+    assert f"http://127.0.0.1:5050/#/experiments/" in page and night.ledger.run in page
+    client = MlflowClient(world.tracking.uri)
+    assert {file.path for file in client.list_artifacts(night.ledger.run)} == {"night.md", "trend"}
+    assert {file.path for file in client.list_artifacts(night.ledger.run, "trend")} == {
+        f"trend/quick-pydocs.{label}.png" for label in ("pydocs", "lookup", "suite")}
+    run = client.get_run(night.ledger.run)
+    assert run.info.status == "FINISHED" and run.data.metrics["alias moves"] == 1
+    assert run.data.metrics["quick-pydocs/2/suite"] == run.data.metrics["best-tiny/quick-pydocs"] or abs(
+        run.data.metrics["quick-pydocs/2/suite"] - run.data.metrics["best-tiny/quick-pydocs"]) < 6e-4
+    lines = trend.points(Ledger(world.tracking).nights("tests"), "quick-pydocs", "suite")
+    assert [(point.version, point.alias, point.worse) for point in lines["jrt tiny"]] == [
+        ("1", "best-tiny", False), ("2", "best-tiny", False)]
+
+
+def test_lines_break_where_prompts_changed(world):
+    at = datetime(2026, 3, 2, 2, tzinfo=UTC)
+    one = Outcome("m", "1", "jrt", "tiny", reason="new", suite=(0.4, 0.3, 0.5), tasks={"a": (0.4, 0.3, 0.5)})
+    nights = [ledgers.Past("r", "tests", "0", at + timedelta(days=k), at + timedelta(days=k), "FINISHED", (
+        replace(one, reason=reason),), {}) for k, reason in enumerate(("new", "code or settings changed", "prompts changed"))]
+    [own] = trend.points(nights, "m", "a").values()
+    assert trend._parts(own) == [[0, 1], [2]]
+
+
+def test_the_clock_knows_when_nights_are_due():
+    clock, now = Clock("30 2 * * 1-5", "Europe/Zurich"), datetime(2026, 3, 8, 12, tzinfo=UTC)      # a Sunday
+    assert clock.last_due(now) == datetime(2026, 3, 6, 1, 30, tzinfo=UTC)
+    assert clock.next_due(now, 1) == [datetime(2026, 3, 9, 1, 30, tzinfo=UTC)]
+    assert clock.night(datetime(2026, 3, 8, 23, 30, tzinfo=UTC)) == "2026-03-09"
+    assert Clock("0 3 1 1 *", "UTC").last_due(now) == datetime(2026, 1, 1, 3, tzinfo=UTC)
+    assert Clock("* * * * 1", "UTC").last_due(now) == datetime(2026, 3, 2, 23, 59, tzinfo=UTC)     # past 1,000 dates
