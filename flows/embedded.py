@@ -14,15 +14,16 @@ from flows.ray_runner import session
 
 
 @contextmanager
-def embedded() -> Iterator[str]:
-    """Prefect's API address, with Ray started, for the time of one flow. Afterwards nothing of ours is left running.
+def embedded(ray: bool = True) -> Iterator[str]:
+    """Prefect's API address for the time of one flow. Afterwards nothing of ours is left running.
 
-    Ray starts while the Prefect server does. A second Ctrl-C during the end is ignored: it takes a few seconds.
+    ray  start it while the Prefect server starts; False where the flow may find nothing to do: it starts Ray itself
+    A second Ctrl-C during the end is ignored: it takes a few seconds.
     """
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")     # the stage table is shown instead
     session()
     try:
-        with services.prefect_api(meanwhile=ray_runner.start) as api:
+        with services.prefect_api(meanwhile=ray_runner.start if ray else lambda: None) as api:
             try:
                 yield api
             finally:
@@ -37,12 +38,12 @@ def embedded() -> Iterator[str]:
     session().end()
 
 
-def run(flow_of: Callable[[], Any], request: Any) -> Any:
-    """Run a flow with its request. `flow_of` imports it, so that Prefect is imported only now.
+def run(flow_of: Callable[[], Any], request: Any, ray: bool = True) -> Any:
+    """Run a flow with its request. `flow_of` imports it, so that Prefect is imported only now. ray: see `embedded`.
 
     :raises RereadError: whatever a stage raised
     """
-    with embedded() as api:
+    with embedded(ray) as api:
         from prefect.settings import PREFECT_API_URL, temporary_settings
 
         with temporary_settings({PREFECT_API_URL: api}):       # Prefect may have been imported before

@@ -16,6 +16,7 @@ QUIET_AND_LOCAL = {
     "DO_NOT_TRACK": "1",
     "PREFECT_LOGGING_TO_API_BATCH_INTERVAL": "0.25",  # log batches of 2 s are lost when Ray ends with the flow
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+    "PREFECT_RUNNER_POLL_FREQUENCY": "2",             # seconds until a run that was submitted is noticed; else 10
     "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",                           # one thread per training process unless a spec says more
     "HF_HUB_OFFLINE": "1",

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,13 +29,17 @@ def read(path: Path) -> dict:
 
 
 @contextmanager
-def noting(path: Path | None) -> Iterator[None]:
-    """While inside, the last line that this process writes to stderr is also the note (progress lines go there)."""
-    if path is None:
+def noting(path: Path | None, hear: Callable[[str], None] | None = None) -> Iterator[None]:
+    """While inside, the last line that this process writes to stderr is also the note (progress lines go there).
+
+    path  file of the note, or None for none
+    hear  is told every line
+    """
+    if path is None and hear is None:
         yield
         return
     kept = sys.stderr
-    sys.stderr = _Tee(kept, path)
+    sys.stderr = _Tee(kept, path, hear)
     try:
         yield
     finally:
@@ -45,8 +49,8 @@ def noting(path: Path | None) -> Iterator[None]:
 class _Tee:
     """Passes everything on and keeps the last whole line, at most one write to disk a second."""
 
-    def __init__(self, stream, path: Path) -> None:
-        self.stream, self.path, self.pending, self.written = stream, path, "", 0.0
+    def __init__(self, stream, path: Path | None, hear: Callable[[str], None] | None = None) -> None:
+        self.stream, self.path, self.hear, self.pending, self.written = stream, path, hear, "", 0.0
         self.save("")
 
     def write(self, text: str) -> int:
@@ -55,9 +59,13 @@ class _Tee:
         lines = [clean for line in lines if (clean := LOG_PREFIX.sub("", ESCAPES.sub("", line)).strip())]
         if lines and time.monotonic() - self.written >= EVERY_SECONDS:
             self.save(lines[-1])
+        for line in lines if self.hear else ():
+            self.hear(line)
         return self.stream.write(text)
 
     def save(self, line: str) -> None:
+        if self.path is None:
+            return
         self.written = time.monotonic()
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)

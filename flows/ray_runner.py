@@ -27,7 +27,8 @@ from storage.errors import ServiceError
 from storage.home import make_folder
 
 OBJECT_STORE_BYTES = 256 << 20
-START_ATTEMPTS = 3           # its node must be up within 30 s, which a busy machine misses
+START_ATTEMPTS = 5           # its node must be up within 30 s, which a busy machine misses
+OUT_OF_MEMORY_RETRIES = "0"  # the flow itself tries again, with a pause between
 
 log = logs.get("flows.ray")
 
@@ -47,11 +48,10 @@ def cores() -> int:
 
 
 def task_runner():
-    """The Prefect task runner for stages."""
-    from prefect_ray import RayTaskRunner
+    """The Prefect task runner for stages; it starts Ray with the first of them."""
+    from flows.lazy_ray import LazyRay
 
-    address, arguments = settings()
-    return RayTaskRunner(address=address, init_kwargs=arguments)
+    return LazyRay()
 
 
 def start() -> None:
@@ -59,15 +59,18 @@ def start() -> None:
 
     :raises ServiceError: RAY_ADDRESS names a cluster that cannot be reached, or Ray does not start
     """
+    os.environ.setdefault("RAY_task_oom_retries", OUT_OF_MEMORY_RETRIES)     # Ray's own choice is for ever
     import ray
 
     if ray.is_initialized():
         return
+    session()
     address, arguments = settings()
     for attempt in range(START_ATTEMPTS):
         before = set(descendants())
         try:
-            ray.init(address, **arguments)
+            with _sigterm_as_it_was():
+                ray.init(address, **arguments)
             break
         except Exception as error:  # Ray raises a bare Exception when its node is slow to start
             shut_down()
@@ -78,11 +81,17 @@ def start() -> None:
     session().refresh()
 
 
-def shut_down() -> None:
+def is_running() -> bool:
+    """Whether this process has Ray; asked without importing it."""
     import sys
 
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
+    return "ray._raylet" in sys.modules and sys.modules["ray"].is_initialized()
+
+
+def shut_down() -> None:
+    if is_running():
+        import ray
+
         ray.shutdown()
 
 
@@ -98,10 +107,28 @@ def local_ray() -> Iterator[None]:
         session().end()
 
 
+@contextmanager
+def _sigterm_as_it_was() -> Iterator[None]:
+    """Ray puts a handler of its own there, which ends the process abruptly, and by which Prefect no longer knows that
+    a run was cancelled."""
+    main = threading.current_thread() is threading.main_thread()
+    kept = signal.getsignal(signal.SIGTERM) if main else None
+    try:
+        yield
+    finally:
+        if kept is not None:
+            signal.signal(signal.SIGTERM, kept)
+
+
+def served() -> bool:
+    """Whether this process runs one flow that somebody triggered on Prefect's pages, and Prefect looks after it."""
+    return "PREFECT__FLOW_RUN_ID" in os.environ
+
+
 def interruptible() -> None:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does. To be called once Ray runs: Ray puts a handler of its own
-    there, which ends the process abruptly."""
-    if threading.current_thread() is threading.main_thread():
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does; in a process that Prefect started, Prefect's own handler stays,
+    since only with it does a cancelled run end as cancelled."""
+    if threading.current_thread() is threading.main_thread() and not served():
         def interrupt(number, frame):
             raise KeyboardInterrupt
         signal.signal(signal.SIGTERM, interrupt)
@@ -158,11 +185,10 @@ _session: Session | None = None
 
 def _ray_folder() -> str | None:
     """Ray's session folder of this driver, where it keeps logs; only ours is ever removed."""
-    import sys
-
-    ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized() or os.environ.get("RAY_ADDRESS"):
+    if not is_running() or os.environ.get("RAY_ADDRESS"):
         return None
+    import ray
+
     with suppress(AttributeError):
         return ray._private.worker.global_worker.node.get_session_dir_path()
     return None

@@ -10,7 +10,6 @@ from flows import environment
 
 environment.prepare()
 
-import logging  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -18,61 +17,52 @@ from typing import Any  # noqa: E402
 
 from prefect import get_run_logger, task  # noqa: E402
 from prefect.cache_policies import NO_CACHE  # noqa: E402
+from prefect.states import Failed  # noqa: E402
 
+from flows.limits import RETRY_SECONDS, may_pass  # noqa: E402
 from flows.notes import noting  # noqa: E402
+from flows.progress import progress_page  # noqa: E402
+from flows.run_log import run_log  # noqa: E402
 from flows.schedule import PRIORITY  # noqa: E402
-from flows.work import Order, Outcome, perform  # noqa: E402
-from storage.logs import configure_logging  # noqa: E402
+from flows.work import Order, perform  # noqa: E402
+from storage.errors import RereadError  # noqa: E402
 
 
 def worth_retrying(task, task_run, state) -> bool:
-    """A disk or connection that failed may work the second time; anything else fails the same way again."""
+    """Prefect asks this about a stage that failed."""
     try:
         state.result()
-    except OSError:
-        return True
-    except Exception:  # noqa: BLE001 - whatever else it was, the first failure is the one to show
-        return False
+    except Exception as error:  # noqa: BLE001 - whatever else it was, the first failure is the one to show
+        return may_pass(error)
     return False
 
 
 @contextmanager
 def reporting(order: Order) -> Iterator[None]:
-    """Log lines of `reread.*` to the Prefect run and to the note file; nothing lost when the process ends."""
-    from prefect.logging.handlers import APILogWorker
-
-    configure_logging()
-    handler = _ToRun(get_run_logger())
-    logging.getLogger("reread").addHandler(handler)
-    try:
-        with noting(Path(order.note) if order.note else None):
-            yield
-    finally:
-        logging.getLogger("reread").removeHandler(handler)
-        APILogWorker.drain_all(timeout=5)
-
-
-class _ToRun(logging.Handler):
-    def __init__(self, target) -> None:
-        super().__init__(logging.INFO)
-        self.target = target
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.target.log(record.levelno, record.getMessage())
+    """Log lines to the Prefect run, progress to its page and the note file; nothing lost when the process ends."""
+    with run_log(), progress_page(order.title) as hear, noting(Path(order.note) if order.note else None, hear):
+        yield
 
 
 def _stage(kind: str):
     """A Prefect task of that name. `made_from` only draws the edges of the run graph."""
 
-    def stage(title: str, order: Order, made_from: dict[str, Any] | None = None) -> Outcome:
+    def stage(title: str, order: Order, made_from: dict[str, Any] | None = None) -> Any:
         with reporting(order):
-            outcome = perform(order)
-            get_run_logger().info("%s in %.1f s: %s", title, outcome.seconds, outcome.artifact)
-            return outcome
+            try:
+                outcome = perform(order)
+                get_run_logger().info("%s in %.1f s: %s", title, outcome.seconds, outcome.artifact)
+                return outcome
+            except RereadError as error:
+                return Failed(message=str(error), data=error)      # so its page begins with the sentence
+            except Exception as error:
+                if not may_pass(error):
+                    get_run_logger().error("%s: %s", title, type(error).__name__, exc_info=True)
+                raise
 
     stage.__name__ = stage.__qualname__ = kind
-    return task(name=kind, task_run_name="{title}", retries=1, retry_delay_seconds=2, cache_policy=NO_CACHE,
-                retry_condition_fn=worth_retrying, persist_result=False)(stage)
+    return task(name=kind, task_run_name="{title}", retries=len(RETRY_SECONDS), retry_delay_seconds=list(RETRY_SECONDS),
+                cache_policy=NO_CACHE, retry_condition_fn=worth_retrying, persist_result=False)(stage)
 
 
 TASKS = {kind: _stage(kind) for kind in PRIORITY}

@@ -1,0 +1,79 @@
+"""What a failed run shows at the top: one sentence as its state, and an artifact with cause and remedy."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from storage.errors import RereadError, ServiceError, SpecError, StageFailed, StudyFailed, TrackingError
+
+# what a person does next, by what went wrong; the first that fits
+REMEDIES: tuple[tuple[type[BaseException], str], ...] = (
+    (StudyFailed, "The report is made and stands among the artifacts of this run; its figures are what is doubted."),
+    (StageFailed, "**Retry** on this page, or the same run once more: finished stages are kept, and a training goes on "
+                  "from its last checkpoint."),
+    (TrackingError, "See whether MLflow answers (`reread status`), then run the same again: finished stages are kept."),
+    (ServiceError, "See what runs (`reread status`), then run the same again."),
+    (SpecError, "Change what the sentence names: *Copy to new run* opens the form as it was filled."),
+    (RereadError, "Change what the sentence names, then run again."),
+)
+UNEXPECTED = ("Nothing that was asked is known to be wrong, so this may be a fault of the program: the log has the place. "
+              "Running the same again goes on from what is done.")
+
+
+def clear_failures(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For the body of a flow: an error becomes a `Failed` state that begins with its sentence, after an artifact
+    `failure` that tells more. A caller of the flow still sees the error itself raised."""
+    @functools.wraps(function)
+    def body(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run must say it
+            return failed(error)
+    return body
+
+
+def failed(error: Exception) -> Any:
+    """Tell it in the log and as an artifact; returns the state for the flow to end in."""
+    from prefect import get_run_logger
+    from prefect.artifacts import create_markdown_artifact
+    from prefect.states import Failed
+
+    sentence, logger = sentence_of(error), get_run_logger()
+    logger.error(sentence)
+    if not isinstance(error, (RereadError, ValidationError)):
+        logger.error("%s", "".join(traceback.format_exception(error)))
+    try:
+        create_markdown_artifact(page(error, getattr(error, "stages", {})), key="failure", description=sentence[:500])
+    except Exception as trouble:  # noqa: BLE001 - the failure itself is what must be told
+        logger.debug("no artifact for the failure: %s", trouble)
+    return Failed(message=sentence, data=error)
+
+
+def sentence_of(error: BaseException) -> str:
+    """The error in one sentence, without names of classes where its author wrote one."""
+    if isinstance(error, RereadError):
+        return str(error)
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(str(part) for part in one['loc']) or 'request'}: "
+                         f"{one['msg'].removeprefix('Value error, ')}" for one in error.errors())
+    return f"unexpected {type(error).__name__}: {error}"
+
+
+def page(error: BaseException, stages: Mapping[str, str]) -> str:
+    """Cause, remedy, and how far the run had come. stages: title -> done, failed, stopped, not started."""
+    remedy = next((text for kind, text in REMEDIES if isinstance(error, kind)),
+                  REMEDIES[-2][1] if isinstance(error, ValidationError) else UNEXPECTED)
+    broken = [title for title, state in stages.items() if state == "failed"]
+    parts = [f"# {'; '.join(broken) or 'The run'} failed", sentence_of(error), f"**What to do:** {remedy}"]
+    cause = error.__cause__
+    if cause is not None:
+        parts.append(f"**Cause:** {type(cause).__name__}: {cause}")
+    if stages:
+        parts.append("\n".join(["| stage | state |", "| --- | --- |",
+                                *(f"| {title} | {state} |" for title, state in stages.items())]))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,38 @@
+"""The Prefect task runner for stages: Ray starts with the first stage, not with the flow.
+
+So a wrong field is told within seconds, and a flow that finds everything done never starts Ray. An import of this
+module imports Prefect and Ray.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect.futures import PrefectFuture
+from prefect_ray import RayTaskRunner
+
+from flows import ray_runner
+
+
+class LazyRay(RayTaskRunner):
+    """Submits stages to Ray as `prefect_ray` does; Ray that did not run before the flow ends with it."""
+
+    def __init__(self, address: str | None = None, init_kwargs: dict[str, Any] | None = None) -> None:
+        super().__init__(address, init_kwargs)
+        self.found_running = False
+
+    def __enter__(self) -> LazyRay:
+        self.found_running = ray_runner.is_running()
+        super(RayTaskRunner, self).__enter__()          # its own would start Ray here
+        return self
+
+    def submit(self, task: Any, parameters: dict[str, Any], wait_for: Any = None, dependencies: Any = None,
+               ) -> PrefectFuture[Any]:
+        ray_runner.start()
+        return super().submit(task, parameters, wait_for, dependencies)
+
+    def __exit__(self, *failure: Any) -> None:
+        if not self.found_running:
+            ray_runner.shut_down()
+        super(RayTaskRunner, self).__exit__(*failure)
+
