@@ -155,9 +155,15 @@ def compare(a: str | Path, b: str | Path, metric: str = "contains", *, resamples
 
 
 def _asked(folder: Path) -> dict[tuple[str, ...], dict[str, Any]]:
-    """(item, task, column, order, control) -> row of predictions.arrow."""
-    rows = RowTable(folder / "predictions.arrow").table.to_pylist()
-    return {tuple(row[name] for name in ("item", "task", "column", "order", "control")): row for row in rows}
+    """(item, task, column, order, control) -> row of predictions.arrow. SpecError where one was asked twice."""
+    asked: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in RowTable(folder / "predictions.arrow").table.to_pylist():
+        key = tuple(row[name] for name in ("item", "task", "column", "order", "control"))
+        if key in asked:
+            raise SpecError(f"{folder.name} answers {', '.join(key)} (item, task, column, order, control) more than once, so "
+                            "it cannot be paired; evaluate prompts whose items have names of their own")
+        asked[key] = row
+    return asked
 
 
 def _check_same(first: dict[tuple[str, ...], dict[str, Any]], second: dict[tuple[str, ...], dict[str, Any]], a: Path,

@@ -52,18 +52,24 @@ def claims_show(
 # --------------------------------------------------------------------------------------------------- scores, prompts
 @app.command()
 def compare(
-    first: Annotated[str, typer.Argument(metavar="SCORES", help="A scores artifact; its first letters will do.")],
-    second: Annotated[str, typer.Argument(metavar="SCORES", help="Another, over the same prompts.")],
+    runs: Annotated[list[str], typer.Argument(
+        metavar="RUN RUN...", help="Scores, checkpoints, or ids of their runs in MLflow; first letters will do.")],
     metric: Annotated[str | None, typer.Option(help="contains, exact, squad_exact, f1, rouge_l. Default: the first's.")] = None,
     json: Json = False,
 ) -> None:
-    """Compare two evaluations of the same prompts: paired differences with 95 % intervals over documents.
+    """Compare evaluations of the same prompts, each with the first: paired differences, 95 % intervals over documents.
+
+    Of trainings: the settings that differ, the final figures side by side, and their evaluations of common prompts.
 
     Example: reread compare scores-0123 scores-4567 --metric f1
-    """
-    from flows.commands.scores import compare_scores
 
-    compare_scores(first, second, metric, json)
+    Runs as MLflow names them: reread compare 3f2a9c81 b07d44e2 91c0aa5f
+
+    Trainings: reread compare checkpoint-0123 checkpoint-4567
+    """
+    from flows.commands.compare import compare_runs
+
+    compare_runs(runs, metric, json)
 
 
 @app.command()

@@ -86,3 +86,28 @@ def models_mixers(json: Json = False) -> None:
     from flows.commands.show_model import list_mixers
 
     list_mixers(json)
+
+
+@app.command()
+def prune(
+    older_than: Annotated[str, typer.Option(
+        "--older-than", metavar="AGE", help="What was made or used since then stays: 12h, 7d, 2w.")] = "1d",
+    keep: Annotated[list[str] | None, typer.Option(metavar="KIND", help="Never remove this kind. Repeatable.")] = None,
+    without_tracking: Annotated[bool, typer.Option(
+        "--without-tracking", help="Ask no MLflow: keep only what reports were made from.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Name all that would go, remove nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove artifacts that no run refers to, and what killed commands left, after showing what and how much.
+
+    What runs in MLflow, registered versions and reports refer to stays, with everything it was made from; so does what a
+    stage at work reads. With --json nothing is removed unless --yes is given.
+
+    Example: reread prune --dry-run
+
+    Example: reread prune --older-than 7d --keep checkpoint --yes
+    """
+    from flows.commands.prune import prune as prune_artifacts
+
+    prune_artifacts(older_than, keep or [], without_tracking, yes, dry_run, json)

@@ -38,6 +38,13 @@ def table(columns: list[str], rows: list[list[Any]], right: tuple[str, ...] = ()
     console().print(shown)
 
 
+def interval(row: dict[str, Any], signed: bool = False) -> str:
+    """`low` to `high` of a row; with signs for a difference, a dash where nothing could be resampled."""
+    if row["low"] is None:
+        return "–"
+    return f"{row['low']:+.3f} to {row['high']:+.3f}" if signed else f"{row['low']:.3f} to {row['high']:.3f}"
+
+
 def size(count: float) -> str:
     """Bytes for people: 12 kB, 3.4 MB."""
     for unit in ("B", "kB", "MB", "GB"):
