@@ -14,19 +14,26 @@ import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from prefect import serve  # noqa: E402
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy  # noqa: E402
 from prefect.flows import EntrypointType  # noqa: E402
 
 from flows import single  # noqa: E402
 from flows.study import study  # noqa: E402
 
 AT_ONCE = 1      # flow runs at a time: on one machine a second study would only slow the first down
+# Runs of one deployment at a time. The others wait on the server, before they have a process, a core or a GPU.
+LIMITS = {"study": 1, "tokenise": 2, "pretrain": 2, "cloze": 2, "evaluate": 2, "perplexity": 2, "extrapolation": 2,
+          "deploy": 1, "bench": 1}
+TAGS = {"study": ["study"], "tokenise": ["data"], "pretrain": ["training"], "cloze": ["data"], "evaluate": ["evaluation"],
+        "perplexity": ["evaluation"], "extrapolation": ["evaluation"], "deploy": ["timing"], "bench": ["timing"]}
 
 
 def deployments() -> list:
     """One per flow, named after it."""
-    return [flow.to_deployment(name=flow.name, description=flow.description, tags=["reread"],
-                               entrypoint_type=EntrypointType.MODULE_PATH)
-            for flow in (study, *single.ALL)]
+    return [flow.to_deployment(
+        name=flow.name, description=flow.description, tags=["reread", *TAGS[flow.name]],
+        concurrency_limit=ConcurrencyLimitConfig(limit=LIMITS[flow.name], collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
+        entrypoint_type=EntrypointType.MODULE_PATH) for flow in (study, *single.ALL)]
 
 
 def main(ready: str | None = None) -> None:

@@ -5,11 +5,14 @@ Free of Prefect, so that the command line can read and change a request without 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from flows.checks import tokenizer_source
+from flows import titles
+from flows.checkpoints import resolve, whole
+from flows.checks import tokenizer_source, tokens
 from flows.plan import Plan, present
 from flows.planning import Builder
 from flows.studies import shipped
@@ -35,8 +38,8 @@ from tasks.specs import (
     TokeniseSpec,
 )
 
-CHECKPOINT = ("Id of a checkpoint artifact, as `reread list --kind checkpoint` shows, or a model of transformers: "
-              "`hf:<folder or hub name>`")
+CHECKPOINT = ("Id of a checkpoint artifact or its first letters, `models:/NAME/3` or `models:/NAME@alias` of a registered "
+              "model, or `hf:<folder or hub name>` of a model of transformers")
 
 
 class StudyRequest(Spec):
@@ -45,6 +48,10 @@ class StudyRequest(Spec):
     study: Literal[tuple(shipped())] = Field("quick", description="Shipped study to run")     # type: ignore[valid-type]
     file: str | None = Field(None, description="Path of a .yaml study on the machine that runs it; replaces `study`")
     settings: tuple[str, ...] = Field((), description="Changes, one NAME=VALUE each, for example train.steps=100")
+
+    def title(self, store: Store) -> str:
+        changes = titles.count(len(self.settings), "change") if self.settings else None
+        return titles.joined(f"study {Path(self.file).stem if self.file else self.study}", changes)
 
 
 class TokeniseRequest(TokeniseSpec):
@@ -56,6 +63,9 @@ class TokeniseRequest(TokeniseSpec):
         builder = Builder("tokenise", store)
         made = builder.data("corpus", self.corpus, narrowed(self, TokeniseSpec), None)
         return goal(builder, made["shards"])
+
+    def title(self, store: Store) -> str:
+        return f"tokenise {titles.text(self.corpus)} with {self.tokenizer}"
 
 
 class PretrainRequest(PretrainSpec):
@@ -83,6 +93,16 @@ class PretrainRequest(PretrainSpec):
         spec = narrowed(self, PretrainSpec, architecture=self.architecture or self.model.split("-")[0])
         return goal(builder, builder.pretrain("data", spec, made, rows, self.tokenise))
 
+    def title(self, store: Store) -> str:
+        rows = self.rows or (RecallRowsSpec() if self.train.data == "rows" else None)
+        data = titles.text(self.corpus)
+        if isinstance(rows, DisjointRowsSpec):
+            data = "set intersection"
+        elif isinstance(rows, QuestionRowsSpec):
+            data = f"{self.questions.task if self.questions else 'unnamed'} questions"
+        seen = titles.count(tokens(narrowed(self, PretrainSpec, architecture="", model=self.model), rows, self.tokenise), "token")
+        return titles.joined(f"pretrain {self.model} on {data}", seen, f"seed {self.seed}" if self.seed else None)
+
 
 class ClozeRequest(ClozeSpec):
     """An eval task, and the corpus or the questions it asks about."""
@@ -101,6 +121,15 @@ class ClozeRequest(ClozeSpec):
     def plan(self, store: Store) -> Plan:
         builder = Builder("cloze", store)
         return goal(builder, self.prompts(builder))
+
+    def title(self, store: Store) -> str:
+        return titles.joined(f"cloze {self.task}", titles.count(len(self.asked_orders()), "order"))
+
+    def asked_orders(self) -> tuple[str, ...]:
+        """The prompt orders, those of the task where none are said."""
+        from tasks.cloze import resolve as resolved
+
+        return resolved(narrowed(self, ClozeSpec))[2].orders
 
     def prompts(self, builder: Builder, checkpoint: str | None = None, tokenizer: str | None = None) -> str:
         """The id of the prompts, their stages added to `builder`. checkpoint: who will answer, so whose tokens count;
@@ -136,14 +165,21 @@ class EvaluateRequest(EvaluateSpec):
         return self
 
     def plan(self, store: Store) -> Plan:
-        builder = Builder(self.experiment, store)
-        architecture, seed = model_label(store, self.checkpoint).rsplit("/", 1)
-        prompts = self.prompts or self.cloze.prompts(builder, self.checkpoint, self.tokenizer)
-        if self.prompts:
-            present(store, prompts, "prompts")
+        builder, checkpoint = Builder(self.experiment, store), resolve(store, self.checkpoint)
+        architecture, seed = model_label(store, checkpoint).rsplit("/", 1)
+        prompts = (whole(store, self.prompts, "prompts") if self.prompts
+                   else self.cloze.prompts(builder, checkpoint, self.tokenizer))
         task = store.manifest(prompts).spec["task"] if self.prompts else self.cloze.task
         return goal(builder, builder.evaluate("data", architecture, int(seed), task, narrowed(self, EvaluateSpec),
-                                              self.checkpoint, prompts))
+                                              checkpoint, prompts))
+
+    def title(self, store: Store) -> str:
+        if self.prompts:
+            kept = store.manifest(whole(store, self.prompts, "prompts")).spec
+            task, orders = kept["task"], kept["orders"]
+        else:
+            task, orders = self.cloze.task, self.cloze.asked_orders()
+        return f"evaluate {titles.model(store, self.checkpoint)} on {task}, {titles.count(len(orders), 'order')}"
 
 
 class PerplexityRequest(PerplexitySpec):
@@ -156,15 +192,20 @@ class PerplexityRequest(PerplexitySpec):
     experiment: str = Field("perplexity", description="Experiment in MLflow")
 
     def plan(self, store: Store) -> Plan:
-        builder = Builder(self.experiment, store)
-        model, made = model_label(store, self.checkpoint), {}
-        own = None if is_external(self.checkpoint) else tokenizer_source(store, self.checkpoint)
-        if self.corpus is not None or own in (None, self.checkpoint):
+        builder, checkpoint = Builder(self.experiment, store), resolve(store, self.checkpoint)
+        model, made = model_label(store, checkpoint), {}
+        own = None if is_external(checkpoint) else tokenizer_source(store, checkpoint)
+        if self.corpus is not None or own in (None, checkpoint):
             made["corpus"] = builder.data("data", self.corpus or CorpusSpec(), None, None)["corpus"]
         else:
             made["shards"] = own
         plan = PerplexityPlan(perplexity=narrowed(self, PerplexitySpec), bigrams=self.bigrams)
-        return goal(builder, builder.perplexity("data", "text", model, plan, made, self.checkpoint))
+        return goal(builder, builder.perplexity("data", "text", model, plan, made, checkpoint))
+
+    def title(self, store: Store) -> str:
+        sequences = titles.count(self.sequences, "sequence") if self.sequences else None
+        return titles.joined(f"perplexity of {titles.model(store, self.checkpoint)} on "
+                             f"{titles.text(self.corpus, 'its training text')}", sequences)
 
 
 class ExtrapolationRequest(ExtrapolationSpec):
@@ -175,10 +216,15 @@ class ExtrapolationRequest(ExtrapolationSpec):
     experiment: str = Field("extrapolation", description="Experiment in MLflow")
 
     def plan(self, store: Store) -> Plan:
-        builder = Builder(self.experiment, store)
+        builder, checkpoint = Builder(self.experiment, store), resolve(store, self.checkpoint)
         made = {} if self.paths else builder.data("data", self.corpus or CorpusSpec(), None, None)
-        return goal(builder, builder.extrapolation("data", "text", model_label(store, self.checkpoint),
-                                                   narrowed(self, ExtrapolationSpec), made, self.checkpoint))
+        return goal(builder, builder.extrapolation("data", "text", model_label(store, checkpoint),
+                                                   narrowed(self, ExtrapolationSpec), made, checkpoint))
+
+    def title(self, store: Store) -> str:
+        books = titles.places(self.paths) if self.paths else titles.text(self.corpus)
+        return (f"extrapolation of {titles.model(store, self.checkpoint)} on {books}, up to "
+                f"{titles.count(self.lengths[-1], 'token')}")
 
 
 class DeployRequest(DeploySpec):
@@ -188,9 +234,13 @@ class DeployRequest(DeploySpec):
     experiment: str = Field("deploy", description="Experiment in MLflow")
 
     def plan(self, store: Store) -> Plan:
-        builder = Builder(self.experiment, store)
-        return goal(builder, builder.deploy("data", "lengths", model_label(store, self.checkpoint),
-                                            narrowed(self, DeploySpec), self.checkpoint))
+        builder, checkpoint = Builder(self.experiment, store), resolve(store, self.checkpoint)
+        return goal(builder, builder.deploy("data", "lengths", model_label(store, checkpoint),
+                                            narrowed(self, DeploySpec), checkpoint))
+
+    def title(self, store: Store) -> str:
+        return (f"deploy {titles.model(store, self.checkpoint)} on {self.device}, {len(self.lengths)} "
+                f"{'length' if len(self.lengths) == 1 else 'lengths'} to {titles.count(max(self.lengths), 'token')}")
 
 
 class BenchRequest(BenchSpec):
@@ -201,6 +251,9 @@ class BenchRequest(BenchSpec):
     def plan(self, store: Store) -> Plan:
         builder = Builder(self.experiment, store)
         return goal(builder, builder.bench(narrowed(self, BenchSpec)))
+
+    def title(self, store: Store) -> str:
+        return f"bench {self.preset} on {self.device}"
 
 
 def narrowed(request: Spec, spec: type[Spec], **changes):

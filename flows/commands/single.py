@@ -78,8 +78,9 @@ def run_single(kind: str, fields: dict[str, Any], settings: list[str], dry_run: 
     missing = planned.missing()
     if missing and flow:
         from flows.embedded import run
+        from flows.forms import FORMS
 
-        run(lambda: _flow(kind), request)
+        run(lambda: _flow(kind), FORMS[kind].of(request))
     artifact = here(planned, store) if missing and not flow else planned.goal.artifact
     tell(kind, planned, store, json, did=len(missing), artifact=artifact)
     if kind == "bench":

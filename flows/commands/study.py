@@ -31,12 +31,13 @@ def run_study(name: str, settings: list[str], dry_run: bool, json: bool) -> None
         failure = _unmet(planned, store)
     else:
         from flows.embedded import run
+        from flows.forms import StudyForm
 
         path = studies.find(name)
         request = StudyRequest(**{"study": name} if name in studies.shipped() else {"file": str(path.resolve())},
                                settings=tuple(settings))
         try:
-            done = run(_flow, request)
+            done = run(_flow, StudyForm.of(request))
         except StudyFailed as error:
             failure, done = error, getattr(error, "done", None)
             if done is None:
