@@ -174,8 +174,8 @@ def _left_orderly(node: dict[str, Any]) -> bool:
 
 def listens(address: str, timeout: float = 3) -> bool:
     """Whether something listens at host:port, `ray://` or not."""
-    parts = urlparse(address if "//" in address else f"//{address}")
     try:
+        parts = urlparse(address if "//" in address else f"//{address}")
         with socket.create_connection((parts.hostname, parts.port or 10001), timeout=timeout):
             return True
     except (OSError, ValueError):

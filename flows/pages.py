@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import urllib.request
+from collections.abc import Callable
 from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any
@@ -17,8 +19,21 @@ from storage.tracking import experiment_link
 TIMEOUT = 5.0                # seconds for one question
 
 
+def understood(method: Callable) -> Callable:
+    """What answers in a way that makes no sense here is another server: ServiceError."""
+
+    @functools.wraps(method)
+    def call(self: Page) -> Any:
+        try:
+            return method(self)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise ServiceError(f"what answers at {self.url} is not {self.name}: {error}") from error
+
+    return call
+
+
 class Page:
-    """A server at `url`. Every method but `well` raises ServiceError when it does not answer."""
+    """A server at `url`. Every method but `well` raises ServiceError when it does not answer, or not as it should."""
 
     name, probe = "", ""
 
@@ -38,14 +53,16 @@ class Page:
         return {}
 
     def _get(self, path: str) -> bytes:
-        return self._ask(urllib.request.Request(self.url + path, headers=self.headers()))
+        return self._ask(path)
 
     def _post(self, path: str, what: dict[str, Any]) -> Any:
-        return json.loads(self._ask(urllib.request.Request(
-            self.url + path, json.dumps(what).encode(), {"content-type": "application/json", **self.headers()})))
+        return json.loads(self._ask(path, json.dumps(what).encode()))
 
-    def _ask(self, request: urllib.request.Request) -> bytes:
+    def _ask(self, path: str, body: bytes | None = None) -> bytes:
         try:
+            request = urllib.request.Request(self.url + path, body, self.headers())
+            if body is not None:
+                request.add_header("content-type", "application/json")
             with opener(self.url).open(request, timeout=self.timeout) as response:
                 return response.read()
         except (HTTPException, OSError, ValueError) as error:
@@ -64,9 +81,11 @@ class Prefect(Page):
             return {"authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
         return {}
 
+    @understood
     def version(self) -> str:
         return json.loads(self._get("/admin/version"))
 
+    @understood
     def queue(self) -> dict[str, Any]:
         """{running, pending, scheduled, late: counts of flow runs, next: {name, at, deployment_id} or None}."""
         counts = {"running": self._count({"type": {"any_": ["RUNNING"]}}),
@@ -84,12 +103,14 @@ class Prefect(Page):
             "sort": "EXPECTED_START_TIME_ASC", "limit": 1})
         return {"name": found[0]["name"], "at": found[0]["expected_start_time"]} if found else None
 
+    @understood
     def longest_wait(self) -> float:
         """Seconds that the first late run has been waiting; 0 without one."""
         found = self._post("/flow_runs/filter", {"flow_runs": {"state": {"name": {"any_": ["Late"]}}},
                                                  "sort": "EXPECTED_START_TIME_ASC", "limit": 1})
         return age(found[0]["expected_start_time"]) if found else 0.0
 
+    @understood
     def deployments(self) -> list[dict[str, Any]]:
         """[{name, ready, polled: seconds since somebody asked for its runs, or None}]."""
         return [{"name": one["name"], "ready": one.get("status") == "READY",
@@ -110,9 +131,11 @@ class MLflow(Page):
             return {"authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
         return {}
 
+    @understood
     def version(self) -> str:
         return self._get("/version").decode()
 
+    @understood
     def runs_page(self) -> str:
         """The training runs of the experiment created last; of `Default` while there is no other."""
         found = json.loads(self._get("/api/2.0/mlflow/experiments/search?max_results=1&order_by=creation_time+DESC"))

@@ -79,10 +79,16 @@ def _service(name: str, record: Record | None, outside: str | None, finding: Fin
     mine = record if alive and not outside else None
     url = outside or (mine.url if mine else None)
     return {"service": name, "state": state, "running": alive or bool(outside and finding.ok), "page": url,
-            "port": urlparse(url).port if url else None, "pid": mine.process.pid if mine else None,
+            "port": _port(url), "pid": mine.process.pid if mine else None,
             "kept_by": record.owner if record and not outside else None, "server_version": _server_version(name, url, finding),
             "uptime_seconds": round(time.time() - mine.process.started) if mine else None,
             "memory_bytes": memory(mine) if mine else None, "log": record.log if record and not outside else None}
+
+
+def _port(url: str | None) -> int | None:
+    with suppress(ValueError):
+        return urlparse(url).port if url else None
+    return None
 
 
 def _server_version(name: str, url: str | None, finding: Finding | None) -> str | None:
