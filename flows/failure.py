@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from flows import overrides
 from storage.errors import RereadError, ServiceError, SpecError, StageFailed, StudyFailed, TrackingError
 
 # what a person does next, by what went wrong; the first that fits
@@ -27,14 +29,33 @@ UNEXPECTED = ("Nothing that was asked is known to be wrong, so this may be a fau
 
 def clear_failures(function: Callable[..., Any]) -> Callable[..., Any]:
     """For the body of a flow: an error becomes a `Failed` state that begins with its sentence, after an artifact
-    `failure` that tells more. A caller of the flow still sees the error itself raised."""
+    `failure` that tells more. A caller of the flow still sees the error itself raised.
+
+    With `validate_parameters=False` in the flow, the form is read here, so that a form that cannot be read is told in
+    the same way.
+    """
+    form = get_type_hints(function).get("request")
+
     @functools.wraps(function)
-    def body(*arguments: Any, **named: Any) -> Any:
+    def body(request: Any = inspect.Parameter.empty) -> Any:
         try:
-            return function(*arguments, **named)
+            if request is inspect.Parameter.empty:
+                return function()
+            return function(read(form, request) if isinstance(request, Mapping) else request)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run must say it
             return failed(error)
     return body
+
+
+def read(form: type[BaseModel], data: Mapping[str, Any]) -> BaseModel:
+    """The form as it came from the page.
+
+    :raises SpecError: one sentence for each field that cannot be read
+    """
+    try:
+        return form.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(overrides.explain(error, "the form", dict(data))) from None
 
 
 def failed(error: Exception) -> Any:
@@ -45,7 +66,7 @@ def failed(error: Exception) -> Any:
 
     sentence, logger = sentence_of(error), get_run_logger()
     logger.error(sentence)
-    if not isinstance(error, (RereadError, ValidationError)):
+    if not isinstance(error, RereadError):
         logger.error("%s", "".join(traceback.format_exception(error)))
     try:
         create_markdown_artifact(page(error, getattr(error, "stages", {})), key="failure", description=sentence[:500])
@@ -58,16 +79,12 @@ def sentence_of(error: BaseException) -> str:
     """The error in one sentence, without names of classes where its author wrote one."""
     if isinstance(error, RereadError):
         return str(error)
-    if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(str(part) for part in one['loc']) or 'request'}: "
-                         f"{one['msg'].removeprefix('Value error, ')}" for one in error.errors())
     return f"unexpected {type(error).__name__}: {error}"
 
 
 def page(error: BaseException, stages: Mapping[str, str]) -> str:
     """Cause, remedy, and how far the run had come. stages: title -> done, failed, stopped, not started."""
-    remedy = next((text for kind, text in REMEDIES if isinstance(error, kind)),
-                  REMEDIES[-2][1] if isinstance(error, ValidationError) else UNEXPECTED)
+    remedy = next((text for kind, text in REMEDIES if isinstance(error, kind)), UNEXPECTED)
     broken = [title for title, state in stages.items() if state == "failed"]
     parts = [f"# {'; '.join(broken) or 'The run'} failed", sentence_of(error), f"**What to do:** {remedy}"]
     cause = error.__cause__

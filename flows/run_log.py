@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from prefect import get_run_logger
+from typing import Any
 
 from storage.logs import configure_logging
 
@@ -45,14 +44,14 @@ def hush() -> None:
 
 
 @contextmanager
-def run_log() -> Iterator[None]:
-    """While inside, lines of `reread.*` go to the run's log too. At the end they are sent: Ray ends the process of a
+def run_log(logger: Any) -> Iterator[None]:
+    """While inside, lines of `reread.*` go to `logger`, that of the run, too. At the end they are sent: Ray ends the process of a
     stage soon after, and with it what waits to be sent."""
     from prefect.logging.handlers import APILogWorker
 
     configure_logging()
     hush()
-    handler = _ToRun(get_run_logger())
+    handler = _ToRun(logger)
     logging.getLogger("reread").addHandler(handler)
     try:
         yield

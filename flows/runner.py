@@ -60,7 +60,7 @@ class Runner:
             RereadError: what a stage raised, or StageFailed naming the stage.
         """
         began = time.time()
-        with run_log():
+        with run_log(get_run_logger()):
             if self.plan.finished:
                 get_run_logger().info("%s exists: nothing to do", self.plan.goal.artifact)
             else:

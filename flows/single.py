@@ -37,10 +37,10 @@ from storage.artifacts import Store  # noqa: E402
 def step(function: Callable[[Any], Any]) -> Flow:
     """A flow named after its function, described by its docstring, its runs named after what they do."""
     about = inspect.getdoc(function).partition("\nArgs:")[0].strip()
-    return flow(name=function.__name__, description=about, flow_run_name=run_name, task_runner=task_runner())(function)
+    return flow(name=function.__name__, description=about, flow_run_name=run_name, task_runner=task_runner(),
+                validate_parameters=False)(clear_failures(function))
 
 
-@clear_failures
 def _drive(form: FlowForm) -> dict[str, Any]:
     """Everything that a form can get wrong is told before anything is started."""
     interruptible()

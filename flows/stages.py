@@ -40,7 +40,7 @@ def worth_retrying(task, task_run, state) -> bool:
 @contextmanager
 def reporting(order: Order) -> Iterator[None]:
     """Log lines to the Prefect run, progress to its page and the note file; nothing lost when the process ends."""
-    with run_log(), progress_page(order.title) as hear, noting(Path(order.note) if order.note else None, hear):
+    with run_log(get_run_logger()), progress_page(order.title) as hear, noting(Path(order.note) if order.note else None, hear):
         yield
 
 

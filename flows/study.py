@@ -57,4 +57,5 @@ def study(request: StudyForm = StudyForm()) -> dict[str, Any]:      # noqa: B008
     return done
 
 
-study = flow(name="study", description=described(study), flow_run_name=run_name, task_runner=task_runner())(study)
+study = flow(name="study", description=described(study), flow_run_name=run_name, task_runner=task_runner(),
+             validate_parameters=False)(study)
