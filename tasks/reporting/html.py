@@ -22,7 +22,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 h1 { font-size: 1.7rem; margin: 0 0 .5rem; } h2 { margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
 h3 { margin: 1.6rem 0 .4rem; } a { color: var(--link); } code { background: var(--head); padding: 0 .25em; }
 nav { columns: 18rem; font-size: 90%; margin: 1rem 0; } nav a { display: block; text-decoration: none; }
-nav a.deep { padding-left: 1rem; }
+nav a.deep { color: var(--dim); }
 img { max-width: 100%; display: block; margin: 1rem 0; border: 1px solid var(--line); }
 .table { overflow: auto; max-height: 34rem; border: 1px solid var(--line); margin: .4rem 0; }
 table { border-collapse: collapse; font-size: 88%; font-variant-numeric: tabular-nums; white-space: nowrap; }
@@ -71,12 +71,14 @@ def page(folder: Path, title: str, runs: Mapping[str, str] | None = None) -> str
                 child.attrSet("src", _inlined(folder, str(child.attrs.get("src", ""))))
                 child.attrSet("alt", child.content)
     body = _tables(parser.renderer.render(tokens, parser.options, {}))
+    head, end, rest = body.partition("</h1>\n")
+    head, rest = (head + end, rest) if end else ("", body)
     listed = _runs(runs or {})
     if listed:
         headings.append((2, "runs", "Runs in MLflow"))
     return (f"<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>{html.escape(title)}</title>\n"
             f"<meta name=\"viewport\" content=\"width=device-width\">\n<style>{STYLE}</style></head>\n<body>\n"
-            f"{_contents(headings)}{body}{listed}<script>{SCRIPT}</script>\n</body>\n</html>\n")
+            f"{head}{_contents(headings)}{rest}{listed}<script>{SCRIPT}</script>\n</body>\n</html>\n")
 
 
 def _inlined(folder: Path, name: str) -> str:

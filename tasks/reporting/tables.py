@@ -22,7 +22,7 @@ class Table:
     def markdown(self) -> str:
         """GitHub Markdown, numbers as they stand."""
         lines = [f"### {self.title}", ""]
-        lines.append("| " + " | ".join(self.columns) + " |")
+        lines.append("| " + " | ".join(name.replace("|", "\\|") for name in self.columns) + " |")
         lines.append("|" + "---|" * len(self.columns))
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
         return "\n".join(lines + (["", self.note] if self.note else [])) + "\n"

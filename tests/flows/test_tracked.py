@@ -11,7 +11,8 @@ def test_only_unfinished_stages_end_with_the_study(home):
     store = Store()
     made = store.produce("scores", {}, {}, "code", lambda folder: None)
     runs = Runs.__new__(Runs)
-    runs.plan = SimpleNamespace(stages={"done": SimpleNamespace(artifact=made), "open": SimpleNamespace(artifact="scores-none")})
+    runs.plan = SimpleNamespace(stages={"done": SimpleNamespace(artifact=made, kind="evaluate"),
+                                         "open": SimpleNamespace(artifact="scores-none", kind="evaluate")})
     runs.store, runs.tracking, runs.parent = store, Tracking(), None
     experiment = runs.tracking.experiment("toy")
     runs.of = {key: runs.tracking.start(experiment, key, {"fingerprint": key}, {}) for key in ("done", "open")}

@@ -365,32 +365,48 @@ def test_a_living_process_keeps_its_journal(tracking, run, monkeypatch):
     assert Tracking().replay() == 0 and len(journals(tracking)) == 1
 
 
-def test_two_processes_log_a_thousand_metrics_each_and_none_is_lost_or_doubled(tracking, home):
-    """Both also suffer an outage in the middle: the database is locked while they work."""
+@pytest.mark.parametrize("count, steps", [(2, 1000), pytest.param(8, 2500, marks=pytest.mark.long)])
+def test_processes_side_by_side_lose_no_metric_and_double_none(tracking, home, count, steps):
+    """All suffer an outage in the middle, the database locked while they work; the first is then killed with numbers that
+    it has not delivered, and another goes on from an earlier step, as from a checkpoint."""
     experiment = tracking.experiment("study")
-    runs = [tracking.start(experiment, f"run {i}", {"fingerprint": str(i)}) for i in range(2)]
+    runs = [tracking.start(experiment, f"run {i}", {"fingerprint": str(i)}) for i in range(count)]
     body = """
         writer.BATCH, writer.RETRY_SECONDS = 100, 0.2
+        run, factor, first, steps, dies = sys.argv[1], float(sys.argv[2]), *map(int, sys.argv[3:])
         tracking = Tracking()
-        for step in range(1000):
-            tracking.metrics(sys.argv[1], {"loss": step * float(sys.argv[2])}, step)
-            if step == 500:
+        if first:
+            assert tracking.start(tracking.experiment("study"), "again", {"fingerprint": "0"}) == run
+        for step in range(first, steps):
+            tracking.metrics(run, {"loss": step * factor}, step)
+            if step == steps // 2:
                 print("half", flush=True)
+            if dies and step == steps * 3 // 4:
+                writer.BATCH = 10 ** 9
+            if dies and step == steps * 4 // 5:
+                os.kill(os.getpid(), signal.SIGKILL)
         while not tracking.flush():
             pass
-        tracking.finish(sys.argv[1])
+        tracking.finish(run)
         """
-    processes = [python(body, run, str(i + 1)) for i, run in enumerate(runs)]
+
+    def process(i, first=0, dies=0):
+        return python(body, runs[i], str(i + 1), str(first), str(steps), str(dies))
+
+    processes = [process(i, dies=int(i == 0)) for i in range(count)]
     processes[0].stdout.readline()
     holder = sqlite3.connect(home / "mlflow.db", isolation_level=None, timeout=60)
     holder.execute("BEGIN EXCLUSIVE")
     time.sleep(1)
     holder.execute("ROLLBACK")
-    for process in processes:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors
+    processes[0].communicate()
+    assert processes[0].returncode == -9
+    processes[0] = process(0, first=steps // 2)
+    for each in processes:
+        _, errors = each.communicate()
+        assert each.returncode == 0, errors
     for i, run in enumerate(runs):
-        assert history(tracking, run, "loss") == [(step, step * (i + 1.0)) for step in range(1000)]
+        assert history(tracking, run, "loss") == [(step, step * (i + 1.0)) for step in range(steps)]
         assert stored(tracking, run).info.status == "FINISHED"
     assert not list(tracking.spool.glob("*.jsonl"))
 
