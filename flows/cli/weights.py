@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from flows.cli.base import Json, app
+from flows.cli.base import Json, Set, app
+from storage.errors import SpecError
 
 
 @app.command("export")
 def export_(
-    checkpoint: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="A checkpoint's id or its first letters, or a folder.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; absent or empty.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace the model that FOLDER holds.")] = False,
+    what: Annotated[str, typer.Argument(
+        metavar="WHAT", help="A study, a .yaml file or a report's id; or a checkpoint's id or folder. First letters will do.")],
+    folder: Annotated[Path | None, typer.Argument(
+        metavar="FOLDER", help="Where to write; absent or empty. Of a study by default STUDY-FORMAT, here.")] = None,
+    format_: Annotated[Literal["csv", "latex", "html"] | None, typer.Option("--format", help="Of a study.")] = None,
+    settings: Set = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the export that FOLDER holds.")] = False,
     json: Json = False,
 ) -> None:
-    """Write a trained model for transformers: weights, config, code, tokenizer and a model card.
+    """Write a finished study as tidy CSV files, LaTeX tables or one HTML page; or a trained model for transformers.
+
+    A study that is not finished is refused; --set as when it was run. A model is written with config, code, tokenizer and
+    a model card.
+
+    Example: reread export quick --format csv
+
+    Example: reread export report-0123456789abcdef paper-tables --format latex
 
     Example: reread export checkpoint-0123456789abcdef my-model
     """
+    from flows.commands.export_study import export_study, is_study
+
+    target = None if folder is None else str(folder)
+    if is_study(what, format_, settings or []):
+        export_study(what, target, format_, settings or [], force, json)
+        return
+    if target is None:
+        raise SpecError(f"export {what} needs a FOLDER to write to: reread export {what} my-model")
     from flows.commands.weights import export_weights
 
-    export_weights(checkpoint, str(folder), force, json)
+    export_weights(what, target, force, json)
 
 
 @app.command("import")

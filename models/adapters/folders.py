@@ -15,15 +15,15 @@ CONFIG = "config.json"     # what tells a model folder from any other
 
 
 @contextmanager
-def whole_folder(target: str | Path, force: bool = False) -> Iterator[Path]:
+def whole_folder(target: str | Path, force: bool = False, marker: str = CONFIG, what: str = "model") -> Iterator[Path]:
     """A temporary folder beside `target`, which gets that name when the block ends without an error.
 
     Until then `target` is untouched, and after an error nothing is left. An empty folder is taken; one with files only
-    with `force`, and only if it holds a model (config.json), so that a slip of the hand deletes no other work.
-    Raises ConfigError before anything is written.
+    with `force`, and only if it holds a `what`, known by its file `marker`, so that a slip of the hand deletes no other
+    work. Raises ConfigError before anything is written.
     """
     target = Path(os.path.abspath(target))
-    check_free(target, force)
+    check_free(target, force, marker, what)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
@@ -40,15 +40,15 @@ def whole_folder(target: str | Path, force: bool = False) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def check_free(target: Path, force: bool) -> None:
-    """ConfigError unless `target` may be written: absent, empty, or a model folder and `force`."""
+def check_free(target: Path, force: bool, marker: str = CONFIG, what: str = "model") -> None:
+    """ConfigError unless `target` may be written: absent, empty, or a folder with `marker` in it and `force`."""
     if target.is_dir():
         held = sorted(path.name for path in target.iterdir())
         if held and not force:
             raise ConfigError(f"{target} is not empty (it holds {', '.join(held[:3])}); choose another folder, or "
-                              "--force to replace the model in it")
-        if held and CONFIG not in held:
-            raise ConfigError(f"{target} holds {', '.join(held[:3])} and no {CONFIG}: it is no model folder, so it is "
+                              f"--force to replace the {what} in it")
+        if held and marker not in held:
+            raise ConfigError(f"{target} holds {', '.join(held[:3])} and no {marker}: it is no {what} folder, so it is "
                               "not replaced; choose another folder")
     elif target.exists() or target.is_symlink():
         raise ConfigError(f"{target} is not a folder; choose another name")

@@ -29,7 +29,7 @@ FROZEN = {
     "down": [],
     "evaluate": ["--checkpoint", "--dry-run", "--flow", "--json", "--prompts", "--questions", "--set", "--strategy",
                  "--task"],
-    "export": ["--force", "--json", "CHECKPOINT", "FOLDER"],
+    "export": ["--force", "--format", "--json", "--set", "FOLDER", "WHAT"],
     "extrapolate": ["--books", "--checkpoint", "--dry-run", "--flow", "--json", "--set"],
     "harness-task": ["--json", "FOLDER", "PROMPTS"],
     "import": ["--force", "--json", "--preset", "--tokenizer", "FOLDER", "PATH"],
