@@ -251,7 +251,8 @@ class Team:
         self._start("ray", [BIN / "ray", "start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port",
                             self.ports["ray"], "--num-cpus", 8, "--object-store-memory", 256 << 20,
                             "--include-dashboard", "false", "--temp-dir", f"/tmp/{self.folder.name[-8:]}"],
-                    lambda: "Ray runtime started" in self.log("ray").read_text(errors="replace"))
+                    lambda: "Ray runtime started" in self.log("ray").read_text(errors="replace"),
+                    environment={"RAY_agent_register_timeout_ms": "60000"})
 
     def start_worker(self, limit: int = 8) -> None:
         """The work pool, the deployments of prefect.yaml, and a worker."""
