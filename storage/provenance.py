@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from functools import lru_cache
@@ -31,9 +32,11 @@ def _versions() -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=1)
 def git_commit() -> str | None:
-    """Commit of the tree this file is tracked in, with "+changes" if tracked files differ from it; None without git."""
+    """Commit of the tree this file is tracked in, with "+changes" if tracked files differ from it; None without git.
+
+    An image without a repository says it by `REREAD_COMMIT`."""
     if _git("ls-files", "--error-unmatch", __file__) is None:   # a copy inside somebody else's repository is not ours
-        return None
+        return os.environ.get("REREAD_COMMIT") or None
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None
