@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,7 @@ from storage.home import local_home, make_folder
 from storage.tracking import default_uri
 
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050
-READY_SECONDS = 180.0        # a first start on a busy machine compiles several thousand files
+READY_SECONDS = 600.0        # a first start on a busy machine: thousands of files to compile, a hundred migrations
 LOOK_SECONDS = 0.1
 
 
@@ -43,9 +44,17 @@ class Server:
 def prefect(port: int) -> Server:
     """The API server, on SQLite in `<home>/prefect` unless Prefect's own variables name another database."""
     url = f"http://127.0.0.1:{port}"
+    environment = {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": os.environ["PREFECT_HOME"]}
+    if not _can_unpack_pages():
+        environment["PREFECT_UI_STATIC_DIRECTORY"] = str(Path(os.environ["PREFECT_HOME"]) / "pages")
     return Server("prefect", [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
-                  url, f"{url}/api/health",
-                  environment={"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": os.environ["PREFECT_HOME"]})
+                  url, f"{url}/api/health", environment=environment)
+
+
+def _can_unpack_pages() -> bool:
+    """Prefect unpacks its pages beside its own code, and has none where it may not write there."""
+    place = find_spec("prefect").submodule_search_locations[0]
+    return bool(os.environ.get("PREFECT_UI_STATIC_DIRECTORY")) or os.access(os.path.join(place, "server"), os.W_OK)
 
 
 def mlflow(port: int) -> Server:

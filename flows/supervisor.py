@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -20,7 +20,8 @@ from storage.errors import ServiceError
 from storage.home import local_home
 
 LOOK_SECONDS = 1.0
-SHOW_SECONDS = 5.0           # between two looks at queue, memory and disk
+SHOW_SECONDS = 5.0           # between two looks at health, queue and disk
+WEIGH_SECONDS = 30.0         # between two looks at memory, which cost 17 ms for each process
 RESTARTS = 3                 # of one service within HOUR
 HOUR = 3600.0
 
@@ -56,12 +57,12 @@ class Line:
     def __init__(self, out: TextIO) -> None:
         self.out, self.live, self._last = out, out.isatty(), ""
 
-    def show(self, important: str, rest: str) -> None:
+    def show(self, important: str, rest: Callable[[], str]) -> None:
         if self.live:
             width = shutil.get_terminal_size().columns - 1
-            self.out.write("\r\x1b[2K" + f"{important} | {rest}"[:width])
+            self.out.write("\r\x1b[2K" + f"{important} | {rest()}"[:width])
         elif important != self._last:
-            self.out.write(f"{time.strftime('%H:%M:%S')} {important} | {rest}\n")
+            self.out.write(f"{time.strftime('%H:%M:%S')} {important} | {rest()}\n")
         self._last = important
         self.out.flush()
 
@@ -83,6 +84,7 @@ def watch(up: fleet.Up, interrupts: Interrupts, out: TextIO | None = None) -> li
     """
     line, records, started = Line(out or sys.stdout), dict(up.records), set(up.started)
     deaths: Counter[str] = Counter()
+    scale = Scale()
     shown, since = 0.0, time.monotonic()
     try:
         while not interrupts.wait(LOOK_SECONDS):
@@ -104,7 +106,8 @@ def watch(up: fleet.Up, interrupts: Interrupts, out: TextIO | None = None) -> li
                 records, started = dict(again.records), started | set(again.started)
                 line.say(f"started again: {', '.join(again.started)}")
             if dead or time.monotonic() - shown > SHOW_SECONDS:
-                line.show(*_state(records))
+                line.show(_state(records), lambda shown=records: f"memory {size(scale.weigh(shown))} | "
+                          f"{size(health.free_bytes(local_home()))} free")
                 shown = time.monotonic()
     except KeyboardInterrupt:
         pass
@@ -126,8 +129,8 @@ def _last_words(record: Record) -> str:
     return tail(Path(record.log)) if record.log else "(no log)"
 
 
-def _state(records: dict[str, Record]) -> tuple[str, str]:
-    """Health and queue; memory and disk."""
+def _state(records: dict[str, Record]) -> str:
+    """Health and queue."""
     judged = {name: health.service(record) for name, record in records.items()}
     words = [f"{name} {'ok' if finding.ok else 'silent'}" for name, finding in judged.items()]
     outside = services.external()
@@ -138,5 +141,16 @@ def _state(records: dict[str, Record]) -> tuple[str, str]:
     if api and (queue := status.queue(api)):
         soon = queue["scheduled"] - queue["late"]
         words.append(f"{queue['running'] + queue['pending']} running, {queue['late']} waiting, {soon} scheduled")
-    memory = sum(status.memory(record) for record in records.values())
-    return " | ".join(words), f"memory {size(memory)} | {size(health.free_bytes(local_home()))} free"
+    return " | ".join(words)
+
+
+class Scale:
+    """Memory of the services, looked at now and then."""
+
+    def __init__(self) -> None:
+        self._bytes, self._at = 0, -WEIGH_SECONDS
+
+    def weigh(self, records: dict[str, Record]) -> int:
+        if time.monotonic() - self._at >= WEIGH_SECONDS:
+            self._bytes, self._at = sum(status.memory(record) for record in records.values()), time.monotonic()
+        return self._bytes

@@ -199,6 +199,15 @@ def test_down_ends_what_a_killed_service_had_begun(small_servers, monkeypatch):
     assert not run.alive
 
 
+def test_prefect_unpacks_its_pages_in_the_home_where_its_code_cannot_be_written(home, monkeypatch):
+    monkeypatch.setenv("PREFECT_HOME", str(home / "prefect"))
+    monkeypatch.setattr(servers.os, "access", lambda place, mode: not place.endswith("/server"))
+    assert servers.prefect(1).environment["PREFECT_UI_STATIC_DIRECTORY"] == str(home / "prefect" / "pages")
+    monkeypatch.undo()
+    monkeypatch.setenv("PREFECT_HOME", str(home / "prefect"))
+    assert "PREFECT_UI_STATIC_DIRECTORY" not in servers.prefect(1).environment
+
+
 def test_down_is_quick(small_servers):
     fleet.up()
     began = time.monotonic()
