@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import shutil
 import signal
@@ -69,8 +70,7 @@ def start() -> None:
     for attempt in range(START_ATTEMPTS):
         before = set(descendants())
         try:
-            with _sigterm_as_it_was():
-                ray.init(address, **arguments)
+            _init(address, arguments)
             break
         except Exception as error:  # Ray raises a bare Exception when its node is slow to start
             shut_down()
@@ -107,17 +107,25 @@ def local_ray() -> Iterator[None]:
         session().end()
 
 
-@contextmanager
-def _sigterm_as_it_was() -> Iterator[None]:
-    """Ray puts a handler of its own there, which ends the process abruptly, and by which Prefect no longer knows that
-    a run was cancelled."""
-    main = threading.current_thread() is threading.main_thread()
-    kept = signal.getsignal(signal.SIGTERM) if main else None
-    try:
-        yield
-    finally:
-        if kept is not None:
-            signal.signal(signal.SIGTERM, kept)
+def _init(address: str, arguments: dict[str, Any]) -> None:
+    """`ray.init` in a thread. In the main one it would replace the handler of SIGTERM by its own, which ends the process
+    abruptly and by which Prefect no longer knows that a run was cancelled; and it could not be interrupted."""
+    import ray
+
+    logging.getLogger("ray._private.worker").addFilter(lambda record: "SIGTERM handler" not in str(record.msg))
+    raised: list[Exception] = []
+
+    def begin() -> None:
+        try:
+            ray.init(address, **arguments)
+        except Exception as error:  # noqa: BLE001 - raised again below
+            raised.append(error)
+
+    thread = threading.Thread(target=begin, name="ray-init", daemon=True)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
 
 
 def served() -> bool:
