@@ -14,7 +14,7 @@ def test_only_unfinished_stages_end_with_the_study(home):
     runs.plan = SimpleNamespace(stages={"done": SimpleNamespace(artifact=made, kind="evaluate"),
                                          "open": SimpleNamespace(artifact="scores-none", kind="evaluate")})
     runs.store, runs.tracking, runs.parent = store, Tracking(), None
-    experiment = runs.tracking.experiment("toy")
+    experiment = runs.experiment = runs.tracking.experiment("toy")
     runs.of = {key: runs.tracking.start(experiment, key, {"fingerprint": key}, {}) for key in ("done", "open")}
     runs.tracking.finish(runs.of["done"], "FINISHED")
     runs.end("FAILED")
