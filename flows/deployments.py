@@ -16,39 +16,48 @@ from pathlib import Path  # noqa: E402
 from prefect import serve  # noqa: E402
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy  # noqa: E402
 from prefect.flows import EntrypointType  # noqa: E402
+from prefect.schedules import Schedule  # noqa: E402
 
 from flows import single  # noqa: E402
+from flows.nightly import nightly_evaluation  # noqa: E402
+from flows.nights import deployment as nights  # noqa: E402
 from flows.study import study  # noqa: E402
 
 AT_ONCE = 1      # flow runs at a time: on one machine a second study would only slow the first down
 # Runs of one deployment at a time. The others wait on the server, before they have a process, a core or a GPU.
 LIMITS = {"study": 1, "tokenise": 2, "pretrain": 2, "cloze": 2, "evaluate": 2, "perplexity": 2, "extrapolation": 2,
-          "deploy": 1, "bench": 1}
+          "deploy": 1, "bench": 1, "nightly-evaluation": 1}
 TAGS = {"study": ["study"], "tokenise": ["data"], "pretrain": ["training"], "cloze": ["data"], "evaluate": ["evaluation"],
-        "perplexity": ["evaluation"], "extrapolation": ["evaluation"], "deploy": ["timing"], "bench": ["timing"]}
+        "perplexity": ["evaluation"], "extrapolation": ["evaluation"], "deploy": ["timing"], "bench": ["timing"],
+        "nightly-evaluation": ["evaluation", "nightly"]}
 
 
-def deployments() -> list:
-    """One per flow, named after it."""
+def deployments(nightly: list[Schedule] | None = None) -> list:
+    """One per flow, named after it. nightly: when nights are; None = as the settings say."""
     return [flow.to_deployment(
         name=flow.name, description=flow.description, tags=["reread", *TAGS[flow.name]],
         concurrency_limit=ConcurrencyLimitConfig(limit=LIMITS[flow.name], collision_strategy=ConcurrencyLimitStrategy.ENQUEUE),
-        entrypoint_type=EntrypointType.MODULE_PATH) for flow in (study, *single.ALL)]
+        schedules=(nightly or nights.schedules()) if flow is nightly_evaluation else None,
+        entrypoint_type=EntrypointType.MODULE_PATH) for flow in (study, *single.ALL, nightly_evaluation)]
 
 
 def main(ready: str | None = None) -> None:
     """Serve until stopped; `ready` is a file to create once the deployments exist."""
-    found = deployments()
-    if ready:
-        import threading
+    import threading
 
-        threading.Thread(target=_announce, args=(Path(ready), [f"{d.flow_name}/{d.name}" for d in found]),
-                         daemon=True).start()
-    serve(*found, limit=AT_ONCE, print_starting_message=False)
+    from prefect.client.orchestration import get_client
+
+    nights.schedules()                              # a setting that cannot be read is told before anything else
+    with get_client(sync_client=True) as client:
+        found = deployments(nights.kept_by_people(client))
+    threading.Thread(target=_announce, args=(Path(ready) if ready else None, [f"{d.flow_name}/{d.name}" for d in found]),
+                     daemon=True).start()
+    # a schedule that somebody paused stays so, and one that runs goes on: nights missed meanwhile are caught up once
+    serve(*found, limit=AT_ONCE, print_starting_message=False, pause_on_shutdown=False)
 
 
-def _announce(ready: Path, names: list[str]) -> None:
-    """Create `ready` when the server knows every deployment."""
+def _announce(ready: Path | None, names: list[str]) -> None:
+    """Create `ready` when the server knows every deployment, then make up for a missed night."""
     import time
 
     from prefect.client.orchestration import get_client
@@ -61,7 +70,9 @@ def _announce(ready: Path, names: list[str]) -> None:
                 names = names[1:]
             except (ObjectNotFound, OSError):
                 time.sleep(0.3)
-    ready.write_text("ready\n")
+        if ready:
+            ready.write_text("ready\n")
+        nights.catch_up_quietly(client)
 
 
 if __name__ == "__main__":

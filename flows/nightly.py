@@ -8,6 +8,7 @@ from flows import environment
 
 environment.prepare()
 
+from contextlib import suppress  # noqa: E402
 from typing import Any  # noqa: E402
 
 from prefect import flow, get_run_logger, runtime  # noqa: E402
@@ -16,6 +17,7 @@ from prefect.events import emit_event  # noqa: E402
 from prefect.states import Completed, State  # noqa: E402
 
 from flows import ray_runner, services, suites  # noqa: E402
+from flows.failure import clear_failures  # noqa: E402
 from flows.nights.clock import Clock  # noqa: E402
 from flows.nights.due import Entry, look  # noqa: E402
 from flows.nights.ledger import NightUnderWay, alone  # noqa: E402
@@ -25,7 +27,7 @@ from flows.nights.request import NightlyRequest  # noqa: E402
 from flows.ray_runner import interruptible, task_runner  # noqa: E402
 from flows.runner import Runner  # noqa: E402
 from storage.artifacts import Store  # noqa: E402
-from storage.errors import StageFailed  # noqa: E402
+from storage.errors import RereadError, StageFailed  # noqa: E402
 from storage.tracking.registry import Registry  # noqa: E402
 
 NIGHT = NightlyRequest()
@@ -33,15 +35,18 @@ FINISHED, REGRESSION = "reread.nightly.finished", "reread.nightly.regression"
 
 
 def run_name() -> str:
-    """`night of 2026-11-30, nightly`"""
+    """`night of 2026-11-30, suite nightly`; just the flow's name where the form cannot be read, which the run itself says."""
     from datetime import UTC, datetime
 
-    request = NightlyRequest.model_validate(runtime.flow_run.parameters["request"])
-    clock, now = Clock.from_settings(), datetime.now(UTC)
-    return f"night of {clock.night(clock.last_due(now) or now)}, {suites.find(request.where).stem}"
+    with suppress(RereadError, ValueError, KeyError):
+        request = NightlyRequest.model_validate(runtime.flow_run.parameters.get("request", {}))
+        clock, now = Clock.from_settings(), datetime.now(UTC)
+        return f"night of {clock.night(clock.last_due(now) or now)}, suite {suites.find(request.where).stem}"
+    return str(runtime.flow_run.flow_name)
 
 
-@flow(name="nightly-evaluation", flow_run_name=run_name)
+@flow(name="nightly-evaluation", flow_run_name=run_name, validate_parameters=False)
+@clear_failures
 def nightly_evaluation(request: NightlyRequest = NIGHT) -> Any:
     """Evaluate the registered models that lack scores of the current suite, and say what got better or worse.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from flows.nights.due import NEW, PROMPTS, SUITE
@@ -15,6 +15,7 @@ from flows.nights.outcome import Outcome
 from storage.errors import SpecError
 
 WHOLE = "suite"
+SHORTEST = timedelta(days=6)        # that a plot spans
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _worse(one: Outcome, label: str) -> bool:
 
 def _draw(nights: Sequence[Past], model: str, label: str, path: Path) -> None:
     from matplotlib import pyplot as plt
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, DayLocator
 
     from tasks.reporting.plots import save, styles
 
@@ -86,6 +87,8 @@ def _draw(nights: Sequence[Past], model: str, label: str, path: Path) -> None:
     style = styles(list(lines))
     figure, axis = plt.subplots(figsize=(8.6, 4.4))
     last, apart = max(night.at for night in nights), set()
+    for own in lines.values():
+        own.sort(key=lambda point: (point.at, int(point.version)))
     step = _step(nights)
     for number, (name, own) in enumerate(lines.items()):
         look = style[name]
@@ -93,16 +96,17 @@ def _draw(nights: Sequence[Past], model: str, label: str, path: Path) -> None:
         days = [point.at + shift for point in own]
         for part in _parts(own):
             axis.plot([days[k] for k in part], [own[k].value for k in part], look.line, color=look.colour, linewidth=1.2)
-        axis.plot([days[-1], max(last, days[-1])], [own[-1].value] * 2, ":", color=look.colour, linewidth=1)
+        if own[-1].at < last:
+            axis.plot([days[-1], last], [own[-1].value] * 2, ":", color=look.colour, linewidth=1)
         axis.errorbar(days, [point.value for point in own], yerr=[[max(0, p.value - p.low) for p in own],
                                                                   [max(0, p.high - p.value) for p in own]],
                       fmt=look.mark, color=look.colour, markersize=4.5, capsize=2.5, linewidth=1, label=name)
         for day, point in zip(days, own):
             if point.apart:
                 apart.add(point.at)
-            if point.first:
-                axis.annotate(f"v{point.version}", (day, point.low), xytext=(0, -9), textcoords="offset points",
-                              fontsize=7, ha="center", va="top", color=look.colour)
+            if point.first or point.apart:
+                axis.annotate(f"v{point.version}", (day, point.value), xytext=(4.5, 3), textcoords="offset points",
+                              fontsize=7, ha="left", va="bottom", color=look.colour)
             if point.alias:
                 axis.plot([day], [point.high], "*", color="black", markersize=9, zorder=5)
                 axis.annotate(point.alias, (day, point.high), xytext=(0, 6), textcoords="offset points", fontsize=7,
@@ -110,12 +114,14 @@ def _draw(nights: Sequence[Past], model: str, label: str, path: Path) -> None:
             if point.worse:
                 axis.plot([day], [point.value], "x", color="#CC0000", markersize=11, markeredgewidth=2.2, zorder=6)
     for at in sorted(apart):
-        axis.axvline(at - 3 * step if lines else at, color="grey", linestyle="--", linewidth=0.8)
-        axis.annotate("prompts changed", (at - 3 * step, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
+        before = at - step * (len(lines) / 2 + 1)
+        axis.axvline(before, color="grey", linestyle="--", linewidth=0.8)
+        axis.annotate("prompts changed", (before, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
                       textcoords="offset points", fontsize=7, color="grey", rotation=90, ha="right", va="top")
+    room = max(6 * step, timedelta(days=1))
+    axis.set_xlim(min(night.at for night in nights) - room, last + room)
     axis.set_ylim(*_limits(lines.values()))
-    axis.margins(x=0.07)
-    locator = AutoDateLocator(minticks=3, maxticks=9)
+    locator = DayLocator() if step == SHORTEST / 90 else AutoDateLocator(minticks=3, maxticks=9)
     axis.xaxis.set_major_locator(locator)
     axis.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axis.set_xlabel("night (UTC)")
@@ -134,19 +140,24 @@ def _draw(nights: Sequence[Past], model: str, label: str, path: Path) -> None:
 
 
 def _parts(own: Sequence[Point]) -> list[list[int]]:
-    """Stretches of a line; it breaks where the prompts changed."""
-    parts: list[list[int]] = []
+    """Stretches of a line, as places in `own`: through the newest version of each night, broken where prompts changed."""
+    newest: dict[datetime, int] = {}
     for k, point in enumerate(own):
-        if not parts or (point.apart and not (k and own[k - 1].apart and own[k - 1].at == point.at)):
+        other = newest.get(point.at)
+        if other is None or int(point.version) >= int(own[other].version):
+            newest[point.at] = k
+    parts: list[list[int]] = []
+    for k in newest.values():
+        if not parts or own[k].apart:
             parts.append([])
         parts[-1].append(k)
     return parts
 
 
-def _step(nights: Sequence[Past]):
+def _step(nights: Sequence[Past]) -> timedelta:
     """How far lines are drawn apart, so that intervals of one night do not cover each other: a part of the whole span."""
     span = max(night.at for night in nights) - min(night.at for night in nights)
-    return max(span, nights[0].at.resolution * 0) / 120
+    return max(span, SHORTEST) / 90
 
 
 def _limits(lines) -> tuple[float, float]:

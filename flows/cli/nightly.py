@@ -39,9 +39,9 @@ def nightly_run(
 def nightly_show(suite: Suite = "nightly", json: Json = False) -> None:
     """Show the schedule and the nights that were.
 
-    Example: reread nightly show
+    Nights are due by REREAD_NIGHTLY_CRON (five fields, or off) in REREAD_NIGHTLY_TIMEZONE (for example Europe/Zurich).
 
-    Example: REREAD_NIGHTLY_CRON="30 3 * * 1-5" REREAD_NIGHTLY_TIMEZONE=Europe/Zurich reread nightly show
+    Example: reread nightly show
     """
     from flows.commands.nightly import show_nights
 

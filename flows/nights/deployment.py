@@ -80,8 +80,10 @@ def catch_up(client: Any, now: datetime | None = None, suite: str = "nightly", l
     deployment = client.read_deployment_by_name(NAME)
     if deployment.paused or not any(schedule.active for schedule in deployment.schedules):
         return None
-    last = (ledger or Ledger()).last_finished(suite) or deployment.created
-    if last is None or last >= due:
+    if deployment.created is None or deployment.created >= due:
+        return None
+    last = (ledger or Ledger()).last_finished(suite)
+    if last is not None and last >= due:
         return None
     waiting = client.read_flow_runs(flow_run_filter=FlowRunFilter(
         deployment_id={"any_": [deployment.id]}, state={"type": {"any_": list(WAITING)}}), limit=200)

@@ -12,16 +12,17 @@ import yaml
 from prefect.utilities.callables import parameter_schema
 
 from flows import deployments, requests, runner, single
+from flows.nightly import nightly_evaluation
 from flows.study import study
 from tests.conftest import ROOT
 
-FLOWS = {flow.name: flow for flow in (study, *single.ALL)}
+FLOWS = {flow.name: flow for flow in (study, *single.ALL, nightly_evaluation)}
 
 
 def test_one_deployment_a_flow_by_module_path():
     """A file entrypoint would load the flow under another name, which Ray workers cannot unpickle."""
     found = {one.name: one.entrypoint for one in deployments.deployments()}
-    assert found == {name: f"{flow.fn.__module__}.{name}" for name, flow in FLOWS.items()}
+    assert found == {name: f"{flow.fn.__module__}.{flow.fn.__name__}" for name, flow in FLOWS.items()}
 
 
 def test_prefect_yaml_names_flows_that_exist():

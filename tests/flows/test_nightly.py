@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -20,8 +21,23 @@ from storage.errors import TrackingError
 from tests.flows.nights import SUITE, World
 
 
+@pytest.fixture(scope="module")
+def beginning(tmp_path_factory):
+    """A home with an empty MLflow and a corpus: making that takes seconds, copying it does not."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = tmp_path_factory.mktemp("nights") / "home"
+        patch.setenv("REREAD_HOME", str(place))
+        for name in ("RAY_ADDRESS", "PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+            patch.delenv(name, raising=False)
+        world = World(place, patch)
+        world.tracking.experiment("quick")
+        world.tracking.close()
+        return world.store.root
+
+
 @pytest.fixture
-def world(home, monkeypatch) -> World:
+def world(beginning, home, monkeypatch) -> World:
+    shutil.copytree(beginning, home)
     return World(home, monkeypatch)
 
 
@@ -289,7 +305,7 @@ def test_a_night_is_kept_with_its_page_and_a_trend_of_every_task(world):
     world.later()
     world.register(0.95)
     page = publish(night := world.planned(), night.run(), "http://127.0.0.1:5050")
-    assert f"http://127.0.0.1:5050/#/experiments/" in page and night.ledger.run in page
+    assert "http://127.0.0.1:5050/#/experiments/" in page and night.ledger.run in page
     client = MlflowClient(world.tracking.uri)
     assert {file.path for file in client.list_artifacts(night.ledger.run)} == {"night.md", "trend"}
     assert {file.path for file in client.list_artifacts(night.ledger.run, "trend")} == {

@@ -1,0 +1,183 @@
+"""What is set around nights: schedule, suites, the deployment, missed nights, the command line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+from prefect.exceptions import ObjectNotFound
+
+from flows import deployments, suites
+from flows.nights import deployment as nights
+from flows.nights.clock import Clock
+from flows.nights.ledger import Ledger
+from storage.errors import SpecError
+
+NOW = datetime(2026, 3, 7, 9, tzinfo=UTC)
+DUE = datetime(2026, 3, 7, 2, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch):
+    for name in ("REREAD_NIGHTLY_CRON", "REREAD_NIGHTLY_TIMEZONE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+# ----------------------------------------------------------------------------------------------------------- settings
+def test_without_settings_nights_are_at_two_utc():
+    assert Clock.from_settings() == Clock("0 2 * * *", "UTC")
+
+
+def test_settings_are_read(monkeypatch):
+    monkeypatch.setenv("REREAD_NIGHTLY_CRON", "30 3 * * 1-5")
+    monkeypatch.setenv("REREAD_NIGHTLY_TIMEZONE", "Europe/Zurich")
+    [schedule] = nights.schedules()
+    assert (schedule.cron, schedule.timezone, schedule.active, schedule.slug) == ("30 3 * * 1-5", "Europe/Zurich", True, "nightly")
+    assert schedule.parameters == {"request": {"only_if_due": True}}
+
+
+@pytest.mark.parametrize("name, value, words", [
+    ("REREAD_NIGHTLY_CRON", "at two", "expected five fields"), ("REREAD_NIGHTLY_CRON", "99 2 * * *", "expected five fields"),
+    ("REREAD_NIGHTLY_CRON", "0 0 2 * * *", "'off'"), ("REREAD_NIGHTLY_TIMEZONE", "Mars/Olympus", "name of a time zone")])
+def test_a_setting_that_cannot_be_read_is_one_sentence(monkeypatch, name, value, words):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SpecError, match=words) as refusal:
+        Clock.from_settings()
+    assert name in str(refusal.value) and repr(value) in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_off_means_never_by_itself(monkeypatch):
+    monkeypatch.setenv("REREAD_NIGHTLY_CRON", "off")
+    clock = Clock.from_settings()
+    assert clock.last_due(NOW) is None and clock.next_due(NOW) == []
+    assert [schedule.active for schedule in nights.schedules()] == [False]
+    assert nights.catch_up(Server(), NOW, ledger=Past(None)) is None
+
+
+# --------------------------------------------------------------------------------------------------------- deployment
+def test_the_deployment_has_the_schedule_and_one_run_at_a_time():
+    [one] = [each for each in deployments.deployments() if each.name == "nightly-evaluation"]
+    [schedule] = one.schedules
+    assert (schedule.schedule.cron, schedule.schedule.timezone, schedule.slug) == ("0 2 * * *", "UTC", "nightly")
+    assert one.concurrency_limit == 1 and one.concurrency_options.collision_strategy.value == "ENQUEUE"
+
+
+def existing(cron: str, slug: str | None, active: bool = True):
+    return SimpleNamespace(schedule=SimpleNamespace(cron=cron, timezone="UTC"), slug=slug, active=active, parameters={"a": 1})
+
+
+def test_what_a_person_changed_on_the_page_survives_a_restart(monkeypatch):
+    found = nights.merged([existing("15 4 * * *", "nightly", active=False), existing("0 12 * * 0", None)], explicit=False)
+    assert [(one.cron, one.slug, one.active) for one in found] == [
+        ("15 4 * * *", "nightly", False), ("0 12 * * 0", "kept-1", True)]
+    monkeypatch.setenv("REREAD_NIGHTLY_CRON", "0 5 * * *")
+    found = nights.merged([existing("15 4 * * *", "nightly"), existing("0 12 * * 0", "noon")], explicit=True)
+    assert [(one.cron, one.slug) for one in found] == [("0 5 * * *", "nightly"), ("0 12 * * 0", "noon")]
+
+
+class Server:
+    """What `catch_up` asks of a Prefect server."""
+
+    def __init__(self, created: datetime = datetime(2026, 1, 1, tzinfo=UTC), paused: bool = False, active: bool = True,
+                 waiting: tuple[datetime, ...] = ()) -> None:
+        self.deployment = SimpleNamespace(id=uuid4(), created=created, paused=paused,
+                                          schedules=[SimpleNamespace(active=active)])
+        self.waiting = [SimpleNamespace(expected_start_time=at) for at in waiting]
+        self.asked: list[dict] = []
+
+    def read_deployment_by_name(self, name):
+        assert name == "nightly-evaluation/nightly-evaluation"
+        return self.deployment
+
+    def read_flow_runs(self, **_):
+        return self.waiting
+
+    def create_flow_run_from_deployment(self, identifier, **fields):
+        self.asked.append(fields)
+        self.waiting.append(SimpleNamespace(expected_start_time=NOW))
+        return SimpleNamespace(id=uuid4())
+
+
+class Past(Ledger):
+    """A ledger whose last finished night is given."""
+
+    def __init__(self, last: datetime | None) -> None:
+        self.last = last
+
+    def last_finished(self, suite: str) -> datetime | None:
+        return self.last
+
+
+def test_a_missed_night_is_caught_up_once():
+    server, ledger = Server(waiting=(datetime(2026, 3, 8, 2, tzinfo=UTC),)), Past(datetime(2026, 3, 4, 2, tzinfo=UTC))
+    assert nights.catch_up(server, NOW, ledger=ledger)
+    [asked] = server.asked
+    assert asked["parameters"] == {"request": {"only_if_due": True}}
+    assert asked["idempotency_key"] == "nightly nightly 2026-03-07T02:00:00+00:00"
+    assert nights.catch_up(server, NOW, ledger=ledger) is None and len(server.asked) == 1      # it waits already
+
+
+@pytest.mark.parametrize("server, last", [
+    (Server(), DUE),                                                    # done
+    (Server(created=datetime(2026, 3, 7, 8, tzinfo=UTC)), None),        # new this morning: it missed nothing
+    (Server(waiting=(DUE,)), None),                                     # a late run will do it
+    (Server(paused=True), None), (Server(active=False), None)])
+def test_where_nothing_was_missed_nothing_is_started(server, last):
+    assert nights.catch_up(server, NOW, ledger=Past(last)) is None and server.asked == []
+
+
+def test_a_deployment_that_never_had_a_night_has_missed_one():
+    assert nights.catch_up(Server(), NOW, ledger=Past(None))
+
+
+def test_looking_for_missed_nights_never_stops_the_deployments(caplog):
+    class Broken(Server):
+        def read_deployment_by_name(self, name):
+            raise ObjectNotFound(Exception("gone"))
+
+    nights.catch_up_quietly(Broken())
+
+
+# -------------------------------------------------------------------------------------------------------------- suites
+def test_shipped_suites_are_whole():
+    for name in suites.shipped():
+        suite = suites.load(name)
+        assert suite.name == name and suite.about and suite.evaluations
+
+
+@pytest.mark.parametrize("text, words", [
+    ("name: a\nevaluations: []\n", "evaluations"), ("name: A\nevaluations: [{cloze: {task: lookup}}]\n", "name"),
+    ("name: a\nevaluations: [{cloze: {task: lookup}}, {cloze: {task: lookup}}]\n", "'lookup' appears twice"),
+    ("name: a\nevaluations: [{cloze: {task: nothing}}]\n", "nothing"),
+    ("name: a\nmodel: x\nevaluations: [{cloze: {task: lookup}}]\n", "model"),
+    ("name: a\nevaluations: [{cloze: {task: lookup, generation_tokens: 8}, evaluate: {generation_tokens: 9}}]\n",
+     "leaves room for 8")])
+def test_a_suite_that_cannot_be_is_refused(tmp_path, text, words):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(SpecError, match=words):
+        suites.load(str(tmp_path / "mine.yaml"))
+
+
+def test_a_suite_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(SpecError, match="did you mean nightly.*Shipped suites: nightly"):
+        suites.load("nigthly")
+
+
+# -------------------------------------------------------------------------------------------------------- command line
+def test_the_command_line_without_any_model(reread):
+    shown = reread("nightly", "show", "--json")
+    assert shown.code == 0 and shown.json["cron"] == "0 2 * * *" and len(shown.json["next"]) == 3 and not shown.json["nights"]
+    planned = reread("nightly", "run", "--dry-run", "--json")
+    assert planned.code == 0 and planned.json["versions"] == [] and len(planned.json["suite_version"]) == 8
+    done = reread("nightly", "run", "--json")
+    assert done.code == 0 and done.json["headline"] == "nothing to do: 0 versions have their scores"
+    again = reread("nightly", "run", "--if-due")
+    assert again.code == 0 and "has been done" in again.out
+    assert [night["status"] for night in reread("nightly", "show", "--json").json["nights"]] == ["FINISHED"]
+    assert "2026" in reread("nightly", "show").out or "finished" in reread("nightly", "show").out
+    assert reread("nightly", "trend").code == 0
+    missing = reread("nightly", "trend", "quick")
+    assert missing.code == 2 and "(none yet)" in missing.err
+    assert reread("nightly", "run", "--suite", "none.yaml").code == 2
