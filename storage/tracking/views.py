@@ -30,7 +30,7 @@ def view(title: str, kind: str, sort: str, ascending: bool, metrics: Sequence[st
     columns = [f"{group}.`{name}`" for group, names in (("metrics", metrics), ("params", parameters), ("tags", tags))
                for name in names]
     state: dict[str, Any] = {
-        "orderByKey": f"metrics.`{sort}`", "orderByAsc": ascending, "selectedColumns": ["attributes.`Dataset`", *columns],
+        "orderByKey": f"metrics.`{sort}`", "orderByAsc": ascending, "selectedColumns": columns, "columnOrder": columns,
         "hideEmptyCharts": True, "title": title,
         "searchFilter": f"tags.kind = '{kind}'" if kind else ""}
     if tokens:

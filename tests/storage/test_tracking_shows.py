@@ -33,7 +33,7 @@ def test_links_open_a_view_that_the_experiment_has(tracking, client):
         assert experiment_link(experiment, key).endswith(f"viewStateShareKey={key}") and state["orderByKey"].startswith("metrics.`")
         assert f"viewStateShareKey={key})" in tags["mlflow.note.content"]
     recall = json.loads(tags["mlflow.sharedViewState.recall"])
-    assert recall["orderByAsc"] is False and recall["selectedColumns"][1] == "metrics.`recall`"
+    assert recall["orderByAsc"] is False and recall["selectedColumns"][0] == "metrics.`recall`"
     training = json.loads(tags["mlflow.sharedViewState.training"])
     assert training["globalLineChartConfig"]["selectedXAxisMetricKey"] == "tokens"
 
