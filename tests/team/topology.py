@@ -107,8 +107,8 @@ class Team:
 
     # --------------------------------------------------------------------------------------------------- starting
     def start(self) -> None:
-        """Everything; what does not need another starts beside it."""
-        for some in (("postgres", "storage"), ("mlflow", "prefect", "proxy", "ray"), ("worker",)):
+        """Everything; what does not need another starts beside it, but for Ray, whose agents must be up within 15 s."""
+        for some in (("ray",), ("postgres", "storage"), ("mlflow", "prefect", "proxy"), ("worker",)):
             for name in some:
                 getattr(self, f"start_{name}")()
             self.wait(*some)
@@ -251,8 +251,7 @@ class Team:
         self._start("ray", [BIN / "ray", "start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port",
                             self.ports["ray"], "--num-cpus", 8, "--object-store-memory", 256 << 20,
                             "--include-dashboard", "false", "--temp-dir", f"/tmp/{self.folder.name[-8:]}"],
-                    lambda: "Ray runtime started" in self.log("ray").read_text(errors="replace"),
-                    environment={"RAY_agent_register_timeout_ms": "60000"})
+                    lambda: "Ray runtime started" in self.log("ray").read_text(errors="replace"))
 
     def start_worker(self, limit: int = 8) -> None:
         """The work pool, the deployments of prefect.yaml, and a worker."""
