@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from concurrent import futures
+from contextlib import suppress
 from typing import Any
 
 from prefect import get_run_logger, runtime
@@ -143,14 +144,15 @@ class Runner:
 
     def outcome(self, stage: Stage, watch: Watch) -> Outcome | None:
         """What the stage returned; None when its process died and it shall be tried again."""
+        done = self.waits[stage.key]
+        if (death := done.exception()) is not None and limits.is_death(death):
+            return self.again(stage, watch, death)
         try:
-            outcome = result(self.waits[stage.key])
+            outcome = result(done)
         except RereadError:
             watch.failed(stage)
             raise
         except Exception as error:
-            if limits.is_death(error):
-                return self.again(stage, watch, error)
             watch.failed(stage)
             raise StageFailed(f"{stage.title} failed: {type(error).__name__}: {error}. {AGAIN}; --debug shows where it "
                               "happened, and so does the log of the run") from error
@@ -212,7 +214,8 @@ def stop_task(task: Any, state: Any) -> None:
     """End the process that works on a task, and tell the server what became of it."""
     import ray
 
-    ray.cancel(task.wrapped_future, force=True)
+    with suppress(Exception):           # Ray itself may be what failed
+        ray.cancel(task.wrapped_future, force=True)
     ended(task.task_run_id, state)
 
 

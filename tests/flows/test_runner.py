@@ -137,6 +137,24 @@ def test_a_stage_that_dies_each_time_ends_the_run_clearly(cluster):
     assert len(cluster.states) == 3 and cluster.ended == ["FAILED"]
 
 
+def test_a_helper_process_that_died_is_the_stages_own_to_try_again(cluster):
+    """Prefect has tried it as often as it may; the stage's own process lives."""
+    cluster.answers = {"make a": [Failed(data=ray.exceptions.WorkerCrashedError())]}
+    with pytest.raises(StageFailed, match="make a failed: WorkerCrashedError"):
+        run(stage("a"))
+    assert len(cluster.submitted) == 1
+
+
+def test_a_broken_ray_hides_no_failure(cluster, monkeypatch):
+    def refuse(reference, force):
+        raise RuntimeError("Ray is gone")
+
+    monkeypatch.setattr(ray, "cancel", refuse)
+    cluster.answers = {"make a": [None], "make b": [Failed(data=SpecError("wrong field: x"))]}
+    with pytest.raises(SpecError, match="wrong field: x"):
+        run(stage("a"), stage("b"))
+
+
 def test_a_mistake_is_not_tried_again_and_stops_the_others(cluster):
     cluster.answers = {"make a": [None], "make b": [Failed(data=SpecError("wrong field: x"))]}
     with pytest.raises(SpecError, match="wrong field: x") as told:
