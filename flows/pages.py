@@ -15,6 +15,7 @@ from typing import Any
 from flows.processes import opener
 from storage.errors import ServiceError
 from storage.tracking import experiment_link
+from storage.tracking.views import TAG as VIEW_TAG
 
 TIMEOUT = 5.0                # seconds for one question
 
@@ -139,8 +140,11 @@ class MLflow(Page):
     def runs_page(self) -> str:
         """The training runs of the experiment created last; of `Default` while there is no other."""
         found = json.loads(self._get("/api/2.0/mlflow/experiments/search?max_results=1&order_by=creation_time+DESC"))
-        experiments = found.get("experiments") or [{"experiment_id": "0"}]
-        return f"{self.url}/{experiment_link(experiments[0]['experiment_id'])}"
+        experiment = (found.get("experiments") or [{"experiment_id": "0"}])[0]
+        link = experiment_link(experiment["experiment_id"])
+        if not any(tag["key"].startswith(VIEW_TAG) for tag in experiment.get("tags", [])):
+            link = link.split("&viewStateShareKey=")[0]          # nobody has left a view there to open
+        return f"{self.url}/{link}"
 
 
 def age(moment: str) -> float:

@@ -103,10 +103,11 @@ def watch(up: fleet.Up, interrupts: Interrupts, out: TextIO | None = None) -> li
                 if (name := deaths.most_common(1)[0][0]) and deaths[name] > RESTARTS:
                     raise ServiceError(f"{name} died {deaths[name]} times; what its log says is above")
                 again = fleet.up(lambda text: line.say(text + " ..."), interrupts.asked)
-                records, started = dict(again.records), started | set(again.started)
-                line.say(f"started again: {', '.join(again.started)}")
+                records, started, scale = dict(again.records), started | set(again.started), Scale()
+                if again.started:                        # or another `up` that watches them was faster
+                    line.say(f"started again: {', '.join(again.started)}")
             if dead or time.monotonic() - shown > SHOW_SECONDS:
-                line.show(_state(records), lambda shown=records: f"memory {size(scale.weigh(shown))} | "
+                line.show(_state(records), lambda shown=records, scale=scale: f"memory {size(scale.weigh(shown))} | "
                           f"{size(health.free_bytes(local_home()))} free")
                 shown = time.monotonic()
     except KeyboardInterrupt:

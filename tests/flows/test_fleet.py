@@ -88,6 +88,8 @@ def test_taken_ports_are_told_and_others_used(small_servers):
     port = urlparse(up.records["mlflow"].url).port
     assert port != fleet.MLFLOW_PORT and answers(up.records["mlflow"].url)
     assert f"mlflow uses port {port}: {fleet.MLFLOW_PORT} is taken" in said
+    kill(up.records["mlflow"])
+    assert fleet.up().records["mlflow"].url == up.records["mlflow"].url, "links that people have still hold"
 
 
 def test_a_server_that_loses_its_port_while_it_starts_moves_to_another(small_servers, monkeypatch):

@@ -29,7 +29,7 @@ class Api:
 
     def __init__(self) -> None:
         self.running = self.late = self.scheduled = 0
-        self.waited, self.deployments, self.status, self.headers = 0.0, [], 200, {}
+        self.waited, self.deployments, self.status, self.headers, self.tags = 0.0, [], 200, {}, []
 
     def answer(self, path: str, asked: dict):
         state = asked.get("flow_runs", {}).get("state", {})
@@ -43,7 +43,7 @@ class Api:
         if path.endswith("/deployments/filter"):
             return self.deployments
         if "/experiments/search" in path:
-            return {"experiments": [{"experiment_id": "7"}]} if "creation_time+DESC" in path else {}
+            return {"experiments": [{"experiment_id": "7", "tags": self.tags}]} if "creation_time+DESC" in path else {}
         return "3.9.1"
 
 
@@ -183,7 +183,10 @@ def test_queue_and_links_are_read_from_the_servers(api, nowhere):
     queue = pages.Prefect(api.url).queue()
     assert {**queue, "next": queue["next"]["name"]} == {
         "running": 1, "pending": 0, "late": 2, "scheduled": 5, "next": "nightly"}
-    assert pages.MLflow(api.url).runs_page().startswith(f"{api.url}/#/experiments/7/runs?workflowType=machine_learning")
+    page = f"{api.url}/#/experiments/7/runs?workflowType=machine_learning"
+    assert pages.MLflow(api.url).runs_page() == page
+    api.tags = [{"key": "mlflow.sharedViewState.recall", "value": "{}"}]
+    assert pages.MLflow(api.url).runs_page() == page + "&viewStateShareKey=recall"
     with pytest.raises(ServiceError, match=f"MLflow does not answer at {nowhere}"):
         pages.MLflow(nowhere).runs_page()
 
