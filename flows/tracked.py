@@ -17,8 +17,11 @@ from flows.recorded import record
 from flows.registering import register, register_missed
 from storage.artifacts import Store
 from storage.provenance import git_commit
-from storage.tracking import Tracking
+from storage.tracking import Tracking, experiment_link
 from storage.tracking.system import watched
+from storage.tracking.views import START
+
+VIEWS = {"pretrain": "training", "perplexity": "reading", "extrapolation": "reading", "deploy": "speed", "bench": "speed"}
 
 __all__ = ["Runs", "finished", "record", "tracked"]
 
@@ -60,8 +63,8 @@ class Runs:
 
     @property
     def page(self) -> str:
-        """Path of the page that shows these runs, to be put after the server's address."""
-        return "/" + self.tracking.experiment_link(self.experiment)
+        """Path of the page that shows these runs in the view that fits, to be put after the server's address."""
+        return "/" + experiment_link(self.experiment, VIEWS.get(self.plan.goal.kind, START))
 
     def publish(self, store: Store) -> None:
         """The files of the report go to the study's run, and the report as one page, `report.html`."""

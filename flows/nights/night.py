@@ -135,6 +135,8 @@ class Night:
         report.carried = self.ledger.open(self.suite.name, digest, due, at, self.clock.night(due))
         waiting = [entry for entry in entries if entry.due]
         for entry in waiting:
+            for stage in entry.plan.stages.values() if entry.plan else ():
+                stage.tags["suite"] = f"{self.suite.name} {digest}"          # what its run in MLflow says
             self._evaluate(entry)
         carried = {(one.model, one.version): one for one in report.carried}
         for entry in waiting:

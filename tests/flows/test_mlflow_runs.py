@@ -186,3 +186,13 @@ def test_a_registry_that_is_away_gets_the_version_later(world, tmp_path, monkeyp
     client = MlflowClient(tracking_uri=tracking.uri, registry_uri=tracking.uri)
     assert [file.path for file in client.list_artifacts(version.run_id, "model")] == ["model/README.md"]
     assert client.get_run(version.run_id).inputs.dataset_inputs[0].dataset.name == "a"
+
+
+def test_the_page_of_a_plan_opens_the_view_of_what_it_makes(world):
+    found = []
+    for plan in (world.training, world.evaluation):
+        runs = Runs.__new__(Runs)
+        runs.plan, runs.experiment = plan, "7"
+        found.append(runs.page)
+    assert found == [f"/#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey={view}"
+                     for view in ("training", "recall")]
