@@ -76,4 +76,9 @@ def _announce(ready: Path | None, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    from storage.errors import RereadError
+
+    try:
+        main(*sys.argv[1:])
+    except RereadError as refusal:
+        sys.exit(f"error: {refusal}")
