@@ -1,0 +1,40 @@
+"""A person cancels a training that would take minutes."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import pytest
+
+from flows.processes import ProcessId
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
+
+FREE = 10.0        # seconds
+
+
+def test_somebody_cancels_a_training_and_nothing_of_it_is_left(page, prefect, stack, shot):
+    form = prefect.custom_run("pretrain")
+    shot("the form", whole=True)
+    form.choose("Model", "jrt-tiny")
+    form.tab("Set intersection")
+    form.number("Batches", 200_000)
+    shot("the form filled", whole=True)
+    prefect.submit()
+    prefect.until("Running")
+    page.get_by_role("tab", name="Task Runs").click()
+    page.get_by_role("link", name="pretrain jrt").first.wait_for()
+    shot("it trains")
+    family = [ProcessId.of(one) for one in psutil.Process(stack.deployments).children(recursive=True)]
+    assert len(family) > 3, "the run, and Ray"
+    prefect.cancel()
+    shot("it is cancelled")
+    assert prefect.until("Cancelled", "Crashed", "Completed") in ("Cancelled", "Crashed")
+    seen = time.monotonic()
+    while left := [one for one in family if one.alive]:
+        assert time.monotonic() - seen < FREE, left
+        time.sleep(0.2)
+    prefect.until("Cancelled")
+    shot("cancelled", whole=True)
+    assert psutil.pid_exists(stack.deployments)
