@@ -62,8 +62,8 @@ def _check_place() -> None:
 
 def _links(up: fleet.Up) -> None:
     found = {**{name: record.url for name, record in up.records.items()}, **services.external()}
-    say(f"Prefect   {found['prefect']}/deployments   run a flow: pick one, then Run > Custom run")
-    say(f"runs      {found['prefect']}/runs   what runs, ran and is scheduled")
+    say(f"Prefect   {found['prefect']}/v2/deployments   run a flow: pick one, then Run > Custom run")
+    say(f"runs      {found['prefect']}/v2/runs   what runs, ran and is scheduled")
     try:
         say(f"MLflow    {pages.MLflow(found['mlflow'], timeout=20).runs_page()}")
     except ServiceError:

@@ -30,7 +30,7 @@ def test_up_prints_the_pages_and_a_second_one_keeps_them(reread, small_servers):
     first = reread("up", "--detach")
     assert first.code == 0, first.err
     prefect, mlflow = services.running("prefect").url, services.running("mlflow").url
-    assert f"{prefect}/deployments" in first.out and f"{prefect}/runs" in first.out and mlflow in first.out
+    assert f"{prefect}/v2/deployments" in first.out and f"{prefect}/v2/runs" in first.out and mlflow in first.out
     assert "starting prefect" in first.err and "all answer after" in first.err and "running in the background" in first.out
     for again in (reread("up", "--detach"), reread("up")):            # neither stays: there is nothing to watch
         assert again.code == 0 and again.err.count("runs already") == 3 and "nothing to start" in again.out

@@ -82,7 +82,7 @@ def stack(place):
 
 def test_all_pages_answer_within_bounds(stack):
     text = stack.output.read_text()
-    for path in ("/deployments", "/runs"):
+    for path in ("/v2/deployments", "/v2/runs"):
         assert stack.url("prefect") + path in text and "<html" in page(stack.url("prefect") + path)
     assert f"{stack.url('mlflow')}/#/experiments/0/runs?workflowType=machine_learning" in text
     assert "<html" in page(stack.url("mlflow"))
