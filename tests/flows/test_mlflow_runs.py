@@ -14,7 +14,7 @@ from flows.tracked import Runs
 from storage.artifacts import Store
 from storage.errors import SpecError
 from storage.shards import RowTable
-from storage.tracking import Tracking, default_uri
+from storage.tracking import Tracking, default_uri, views
 from storage.tracking.registry import Registry
 from tasks.specs import DisjointRowsSpec, TrainSpec
 
@@ -196,3 +196,11 @@ def test_the_page_of_a_plan_opens_the_view_of_what_it_makes(world):
         found.append(runs.page)
     assert found == [f"/#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey={view}"
                      for view in ("training", "recall")]
+
+
+def test_the_columns_of_views_are_names_that_runs_have(world):
+    for key, run in (("recall", world.asked), ("training", world.trained)):
+        kept = {"metrics": run.data.metrics, "params": run.data.params, "tags": run.data.tags}
+        columns = [column.partition(".") for column in views.VIEWS[key]["selectedColumns"]]
+        missing = {name for group, _, name in columns if name.strip("`") not in kept[group]}
+        assert missing <= {"`suite`", "`bits_per_byte`"}           # only where a suite asks; where there are validation rows

@@ -372,8 +372,9 @@ def test_processes_side_by_side_lose_no_metric_and_double_none(tracking, home, c
     experiment = tracking.experiment("study")
     runs = [tracking.start(experiment, f"run {i}", {"fingerprint": str(i)}) for i in range(count)]
     body = """
-        writer.BATCH, writer.RETRY_SECONDS = 100, 0.2
+        import time
         run, factor, first, steps, dies = sys.argv[1], float(sys.argv[2]), *map(int, sys.argv[3:])
+        writer.BATCH, writer.RETRY_SECONDS = steps // 10, 0.2
         tracking = Tracking()
         if first:
             assert tracking.start(tracking.experiment("study"), "again", {"fingerprint": "0"}) == run
@@ -386,7 +387,7 @@ def test_processes_side_by_side_lose_no_metric_and_double_none(tracking, home, c
             if dies and step == steps * 4 // 5:
                 os.kill(os.getpid(), signal.SIGKILL)
         while not tracking.flush():
-            pass
+            time.sleep(0.1)
         tracking.finish(run)
         """
 
