@@ -93,6 +93,7 @@ def shut_down() -> None:
         import ray
 
         ray.shutdown()
+    _over.set()
 
 
 @contextmanager
@@ -114,18 +115,26 @@ def _init(address: str, arguments: dict[str, Any]) -> None:
 
     logging.getLogger("ray._private.worker").addFilter(lambda record: "SIGTERM handler" not in str(record.msg))
     raised: list[Exception] = []
+    begun = threading.Event()
+    _over.clear()
 
     def begin() -> None:
         try:
             ray.init(address, **arguments)
         except Exception as error:  # noqa: BLE001 - raised again below
             raised.append(error)
+            return
+        finally:
+            begun.set()
+        _over.wait()            # the kernel ends Ray's processes with the thread that started them
 
-    thread = threading.Thread(target=begin, name="ray-init", daemon=True)
-    thread.start()
-    thread.join()
+    threading.Thread(target=begin, name="ray", daemon=True).start()
+    begun.wait()
     if raised:
         raise raised[0]
+
+
+_over = threading.Event()
 
 
 def served() -> bool:

@@ -98,6 +98,22 @@ def test_ray_begins_beside_the_main_thread_so_the_signal_handler_stays_and_works
         ray_runner.session().end()
 
 
+def test_the_thread_that_began_ray_lives_as_long_as_ray(home, monkeypatch):
+    """The kernel ends Ray's processes when the thread ends that started them."""
+    import ray
+
+    threads = []
+    monkeypatch.setattr(ray, "init", lambda *_, **__: threads.append(threading.current_thread()))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    ray_runner.start()
+    threads[0].join(0.3)
+    assert threads[0].is_alive()
+    ray_runner.shut_down()
+    threads[0].join(10)
+    assert not threads[0].is_alive()
+    ray_runner.session().end()
+
+
 def test_what_ray_says_when_it_does_not_start_is_told(home, monkeypatch):
     import ray
 
