@@ -52,8 +52,10 @@ class Stack:
     def ended_log(self, run: str, words: str) -> list[str]:
         """The log once those words are in it: the last lines arrive a moment after the state."""
         deadline = time.time() + 20
-        while not any(words in line for line in (lines := self.log(run))) and time.time() < deadline:
+        lines = self.log(run)
+        while not any(words in line for line in lines) and time.time() < deadline:
             time.sleep(0.2)
+            lines = self.log(run)
         return lines
 
     def tasks(self, run: str) -> list[tuple[str, str]]:
