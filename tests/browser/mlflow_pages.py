@@ -29,15 +29,13 @@ class MLflow:
         self.page.keyboard.press("Escape")
         self.page.wait_for_url(re.compile(f"orderByAsc={'false' if descending else 'true'}"))
 
-    def names(self) -> list[str]:
-        """Of the runs in the table, from the top."""
-        return [link.inner_text() for link in self.page.get_by_role("row").get_by_role(
-            "link", name=re.compile("^evaluate")).all()]
+    def links(self) -> Any:
+        """To the runs in the table, from the top."""
+        return self.page.get_by_role("row").get_by_role("link", name=re.compile("^evaluate"))
 
-    def run(self, name: str) -> None:
-        """Open a run from the table."""
-        self.page.get_by_role("link", name=name).first.click()
-        self.page.get_by_role("heading", name=name).wait_for()
+    def addresses(self) -> list[str]:
+        """Of the runs in the table, from the top."""
+        return [link.get_attribute("href") for link in self.links().all()]
 
     def tab(self, name: str) -> None:
         self.page.get_by_role("tab", name=name, exact=True).click()

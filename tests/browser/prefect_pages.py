@@ -34,12 +34,9 @@ class Prefect:
         self.page.get_by_role("link", name="View run").click()
         self.page.wait_for_url(re.compile("/runs/flow-run/"))
 
-    def name(self) -> str:
-        """Of the run whose page is open."""
-        return self.page.get_by_label("breadcrumb").get_by_role("listitem").last.inner_text().splitlines()[0]
-
     def until(self, *states: str, seconds: float = 400) -> str:
-        """Wait until the open page of a run shows one of these states; which."""
+        """Wait until the open page of a run shows one of these states; which. The tab of task runs shows theirs too, so
+        it must not be open."""
         shown = self.page.locator("main").get_by_text(re.compile(rf"^({'|'.join(states)})$")).first
         shown.wait_for(timeout=seconds * 1000)
         return shown.inner_text()
@@ -49,10 +46,18 @@ class Prefect:
         self.page.get_by_role("tab", name=name, exact=True).click()
         return self.page.get_by_role("tabpanel", name=name, exact=True)
 
+    def follow(self, link: Any) -> Any:
+        """The page that a link opens: another one, if it says so."""
+        if link.get_attribute("target") != "_blank":
+            link.click()
+            return self.page
+        with self.page.expect_popup() as opened:
+            link.click()
+        return opened.value
 
     def cancel(self) -> None:
         """The run whose page is open."""
-        self.page.get_by_role("main").get_by_role("button", name="Open menu").click()
+        self.page.get_by_role("main").get_by_role("button", name="Open menu").first.click()
         self.page.get_by_role("menuitem", name="Cancel", exact=True).click()
         self.page.get_by_role("button", name="Cancel Flow Run").click()
 

@@ -19,7 +19,7 @@ def test_somebody_cancels_a_training_and_nothing_of_it_is_left(page, prefect, st
     shot("the form", whole=True)
     form.choose("Model", "jrt-tiny")
     form.tab("Set intersection")
-    form.number("Batches", 200_000)
+    form.number("Batches", 1200)
     shot("the form filled", whole=True)
     prefect.submit()
     prefect.until("Running")
@@ -28,13 +28,13 @@ def test_somebody_cancels_a_training_and_nothing_of_it_is_left(page, prefect, st
     shot("it trains")
     family = [ProcessId.of(one) for one in psutil.Process(stack.deployments).children(recursive=True)]
     assert len(family) > 3, "the run, and Ray"
+    page.get_by_role("tab", name="Logs").click()
     prefect.cancel()
     shot("it is cancelled")
-    assert prefect.until("Cancelled", "Crashed", "Completed") in ("Cancelled", "Crashed")
+    prefect.until("Cancelled")
     seen = time.monotonic()
     while left := [one for one in family if one.alive]:
         assert time.monotonic() - seen < FREE, left
         time.sleep(0.2)
-    prefect.until("Cancelled")
     shot("cancelled", whole=True)
     assert psutil.pid_exists(stack.deployments)
