@@ -56,12 +56,15 @@ class Abouts:
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self.plan, self.store = plan, store
+        self._models: dict[str, dict[str, Any]] = {}        # what was found out, once a checkpoint
 
     def of(self, stage: Stage) -> About:
         facts: dict[str, Any] = {"kind": KINDS.get(stage.kind, stage.kind), **stage.tags}
         checkpoint = stage.artifact if stage.kind == "pretrain" else stage.inputs.get("checkpoint")
         if checkpoint:
-            facts |= self.model(checkpoint)
+            if checkpoint not in self._models:
+                self._models[checkpoint] = self.model(checkpoint)
+            facts |= self._models[checkpoint]
         spec = stage.spec
         if stage.kind == "pretrain":
             facts["tokens"] = stage.tokens or None

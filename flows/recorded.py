@@ -3,7 +3,7 @@
     evaluate       recall (mean over columns of the main order, without control), recall/<column>/<order>,
                    control/<which>/<column>/<order>, above_controls/..., errors/<class>/...; tables scores, predictions/...
     pretrain       bits_per_byte at the end, beside the curves; summary.json
-    perplexity     loss, bits_per_byte, perplexity of everything; extrapolation: of the trained length; a table each
+    perplexity     loss, bits_per_byte, perplexity of everything; extrapolation: of the shortest length; a table each
     deploy, bench  tokens_per_second, timings; tables and figures
     all            parameters, state_bytes and tokens as metrics too, so that they sort and plot as numbers
 """
@@ -23,6 +23,7 @@ from storage.tracking import Tracking
 MAIN = "default"                # the order whose recall is the headline, where it was asked
 REPEATED = "uncommon"           # a column that repeats items of another: no column of its own in a mean
 NONE = "none"
+LOSSES = ("loss", "bits_per_byte", "perplexity")
 NOTE = "mlflow.note.content"
 
 
@@ -101,34 +102,30 @@ def _measured(tracking: Tracking, run: str, kind: str, store: Store, folder: Pat
         return
     rows = _json(path)
     tracking.table(run, rows, kind)
-    values = measured_metrics(kind, rows)
-    if values:
-        tracking.metrics(run, values, step=0)
+    for step, values in measured_metrics(kind, rows).items():
+        if values:
+            tracking.metrics(run, values, step=step)
     for figure in sorted(folder.glob("*.png")):
         tracking.artifacts(run, figure, "figures")
 
 
-def measured_metrics(kind: str, rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Short names from the row of everything, or the first of a protocol; by length where lengths are measured."""
-    found: dict[str, float] = {}
+def measured_metrics(kind: str, rows: list[dict[str, Any]]) -> dict[int, dict[str, float]]:
+    """Step -> metrics. Short names at step 0: of everything read, or of the shortest length as trained; timings as deployed
+    by input length, which is the step."""
+    found: dict[int, dict[str, float | None]] = {0: {}}
     if kind == "perplexity":
-        whole = next((row for row in rows if row.get("slice") == "all"), rows[0] if rows else {})
-        found = {name: whole.get(name) for name in ("loss", "bits_per_byte", "perplexity")}
-        found |= {f"perplexity/{row['slice']}": row.get("perplexity") for row in rows if "slice" in row}
+        whole = next((row for row in rows if row.get("slice") == "all"), {})
+        found[0] = {name: whole.get(name) for name in LOSSES}
+        found[0] |= {f"perplexity/{row['slice']}": row.get("perplexity") for row in rows if row.get("slice") != "all"}
     elif kind == "extrapolation":
-        found = {f"{name}/{row.get('protocol')}/{row.get('length')}": row.get(name) for row in rows
-                 for name in ("loss", "bits_per_byte", "perplexity")}
-        first = rows[0] if rows else {}
-        found |= {name: first.get(name) for name in ("loss", "bits_per_byte", "perplexity")}
+        read = [row for row in rows if not row.get("overridden") and row.get("perplexity") is not None]
+        found[0] = {name: min(read, key=lambda row: row["length"]).get(name) for name in LOSSES} if read else {}
     elif kind == "deploy":
-        found = {f"{name}/{_place(row)}": row.get(name) for row in rows for name in ("ttft_ms", "tokens_per_s", "state_bytes")}
-        speeds = [row["tokens_per_s"] for row in rows if row.get("tokens_per_s")]
-        found["tokens_per_second"] = max(speeds, default=None)
-    return {name: float(value) for name, value in found.items() if isinstance(value, (int, float))}
-
-
-def _place(row: dict[str, Any]) -> str:
-    return "/".join(str(row[name]) for name in ("length", "batch") if row.get(name) is not None) or "all"
+        found |= {row["length"]: {"ttft_ms": row.get("ttft_ms"), "peak_bytes": row.get("peak_bytes"),
+                                   "live_state_bytes": row.get("state_bytes"),
+                                   "tokens_per_second": row.get("tokens_per_s")} for row in rows}
+    return {step: {name: float(value) for name, value in values.items() if isinstance(value, (int, float))}
+            for step, values in found.items()}
 
 
 def _bench(tracking: Tracking, run: str, kind: str, store: Store, folder: Path) -> None:

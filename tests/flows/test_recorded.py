@@ -28,10 +28,14 @@ def test_scores_become_metrics_by_column_and_order():
 
 def test_measurements_have_short_names():
     rows = [{"slice": "all", "loss": 2.0, "bits_per_byte": 1.0, "perplexity": 7.4}, {"slice": "rare", "perplexity": 9.0}]
-    assert measured_metrics("perplexity", rows) == {"loss": 2.0, "bits_per_byte": 1.0, "perplexity": 7.4,
-                                                    "perplexity/all": 7.4, "perplexity/rare": 9.0}
-    rows = [{"length": 128, "batch": 1, "tokens_per_s": 50.0, "ttft_ms": 3.0, "state_bytes": None}]
-    assert measured_metrics("deploy", rows) == {"tokens_per_second": 50.0, "tokens_per_s/128/1": 50.0, "ttft_ms/128/1": 3.0}
+    assert measured_metrics("perplexity", rows) == {0: {"loss": 2.0, "bits_per_byte": 1.0, "perplexity": 7.4,
+                                                        "perplexity/rare": 9.0}}
+    rows = [{"length": 128, "tokens_per_s": 50.0, "ttft_ms": 3.0, "state_bytes": None}, {"length": 256, "tokens_per_s": None}]
+    assert measured_metrics("deploy", rows) == {0: {}, 128: {"tokens_per_second": 50.0, "ttft_ms": 3.0}, 256: {}}
+    rows = [{"length": 64, "overridden": True, "perplexity": 2.0, "loss": 0.7}, {"length": 64, "perplexity": None},
+            {"length": 256, "perplexity": 8.0, "loss": 2.1}, {"length": 128, "perplexity": 9.0, "loss": 2.2}]
+    assert measured_metrics("extrapolation", rows) == {0: {"perplexity": 9.0, "loss": 2.2}}
+    assert measured_metrics("extrapolation", []) == {0: {}}
 
 
 @pytest.mark.parametrize("preset, size", [("jrt-tiny", "tiny"), ("based-1.3b", "1-3b"), ("transformer-mini", "mini"),
