@@ -130,8 +130,17 @@ def _init(address: str, arguments: dict[str, Any]) -> None:
 
     threading.Thread(target=begin, name="ray", daemon=True).start()
     begun.wait()
+    _handlers_again()
     if raised:
         raise raised[0]
+
+
+def _handlers_again() -> None:
+    """Below Python Ray has put itself before the handler of SIGTERM, to print a C++ stack first; put Python's back."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 _over = threading.Event()
