@@ -21,6 +21,7 @@ from storage.tracking import default_uri
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050
 READY_SECONDS = 600.0        # a first start on a busy machine: thousands of files to compile, a hundred migrations
 LOOK_SECONDS = 0.1
+MOVES = 3                    # to another port, while a server starts
 
 
 def folder() -> Path:
@@ -89,7 +90,7 @@ class Start:
     """
 
     def __init__(self, build: Callable[[int], Server], owner: str, preferred: int | None) -> None:
-        self._build, self._owner, self._preferred = build, owner, preferred
+        self._build, self._owner, self._preferred, self._moves = build, owner, preferred, 0
         self._launch(free_port(preferred) if preferred is not None else 0)
 
     def _launch(self, port: int) -> None:
@@ -114,7 +115,8 @@ class Start:
         """
         name, health = self.server.name, self.server.health
         if self._process.poll() is not None:
-            if self._preferred is not None and not port_free(self._port):      # lost to somebody while it started
+            if self._lost_its_port():
+                self._moves += 1
                 self._launch(free_port(0))
                 return None
             self._fail(f"{name} ended with status {self._process.returncode} before it was ready")
@@ -127,6 +129,11 @@ class Start:
         self.record = replace(self.record, extra={**self.record.extra, "ready": True})
         self.record.save(folder())
         return self.record
+
+    def _lost_its_port(self) -> bool:
+        """To somebody who was faster while it started; who may have gone since."""
+        return (self._preferred is not None and self._moves < MOVES
+                and (not port_free(self._port) or "already in use" in tail(self._log)))
 
     def wait(self) -> Record:
         """`poll` until it is ready; whatever interrupts that ends the server."""

@@ -103,6 +103,20 @@ def test_a_server_that_loses_its_port_while_it_starts_moves_to_another(small_ser
     assert urlparse(record.url).port != taken and answers(record.url)
 
 
+def test_a_server_moves_also_when_whoever_took_its_port_has_gone(small_servers):
+    """As uvicorn says it; by the time we look the port is free again."""
+    build, taken = servers.mlflow, free_port(0)
+
+    def first_refused(port: int) -> servers.Server:
+        refuse = "raise SystemExit('[Errno 98] error while attempting to bind: address already in use')"
+        server = build(port)
+        return replace(server, command=[sys.executable, "-c", refuse]) if port == taken else server
+
+    start = services.Start(first_refused, "up", taken)
+    record = start.wait()
+    assert start.moved and urlparse(record.url).port != taken and answers(record.url)
+
+
 def test_a_port_that_another_server_answers_on_is_not_taken_for_ours(small_servers, monkeypatch):
     deaf = "import time; time.sleep(60)"
     url = services.start_prefect("run").url

@@ -117,7 +117,8 @@ def test_data_survive_a_restart_and_ctrl_c_leaves_nothing(stack):
     later = "2100-01-01T00:00:00Z"
     run = call(f"{api}/deployments/{deployment['id']}/create_flow_run", {
         "name": "kept", "state": {"type": "SCHEDULED", "state_details": {"scheduled_time": later}}})
-    assert status(stack.home)[1]["queue"]["next"]["at"].startswith("2100-01-01")
+    waiting = status(stack.home)[1]["queue"]             # that one, and the nights that come first
+    assert waiting["scheduled"] >= 1 and waiting["next"]["at"] <= later
 
     seconds = stack.interrupt()
     assert "stopped deployments, mlflow, prefect" in stack.output.read_text() and stack.living() == []
