@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from storage.artifacts import Store
 from storage.errors import ArtifactError, TrackingError
 from tasks.external import is_external
@@ -31,7 +33,7 @@ def whole(store: Store, letters: str, kind: str) -> str:
 
     Raises ArtifactError where none does, or several.
     """
-    if store.exists(letters):
+    if _is_there(store, letters):
         if store.manifest(letters).kind != kind:
             raise ArtifactError(f"{letters} is a {store.manifest(letters).kind} artifact, expected one of kind {kind}; "
                                 f"`reread list --kind {kind}` shows those there are")
@@ -46,6 +48,13 @@ def whole(store: Store, letters: str, kind: str) -> str:
         raise ArtifactError(f"{letters} could be any of {len(found)} {kind} artifacts: {listed}; give more of its letters")
     raise ArtifactError(f"there is no {kind} {letters!r} under {store.root}; " + (
         f"there are {listed}" if known else "there is none yet: the flow that makes one has to run first"))
+
+
+def _is_there(store: Store, name: str) -> bool:
+    """Whether this is the whole id of an artifact; what cannot be an id is none."""
+    with suppress(ArtifactError):
+        return store.exists(name)
+    return False
 
 
 def _named(manifest) -> str:

@@ -14,6 +14,7 @@ What the pages of Prefect 3.9 render well decides how a form is written:
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from tasks.specs import Spec
 
 UNSET: Any = object()
 TITLES = {"adamw": "AdamW", "cpu": "CPU", "gpus": "GPUs", "zero": "ZeRO", "dtype": "number format", "warmup": "warm-up",
-          "url": "address", "dtypes": "number formats"}
+          "url": "address",
+          "train": "training", "tokenise": "tokenising", "cloze": "prompts", "corpus": "text"}
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,16 @@ class Form(Spec):
         return all(look(request, join(path, key)) == each for key, each in cls.constants.items())
 
     @model_serializer(mode="wrap")
-    def _without_empty(self, write: Any) -> dict[str, Any]:
-        """An empty box is not sent."""
-        return {name: value for name, value in write(self).items() if value is not None}
+    def _what_was_filled(self, write: Any) -> dict[str, Any]:
+        """What differs from the form as it opens; of a tab that was chosen everything, since its names tell which it is."""
+        found = write(self)
+        for name, field in type(self).model_fields.items():
+            value, default = getattr(self, name), default_of(field)
+            if len(groups(field)) > 1 and type(value) is not type(default):
+                found[name] = {one: each for one in type(value).model_fields if (each := getattr(value, one)) is not None}
+            elif value is None or value == default:
+                del found[name]
+        return found
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -293,8 +302,7 @@ def _box(name: str, info: FieldInfo, default: Any, says_group: bool) -> tuple[An
     elif default is not None and type(None) in get_args(kind):        # for example 300, None = all
         kind, metadata = next(one for one in get_args(kind) if one is not type(None)), [At(nothing=0), annotated_types.Ge(0)]
         words = words.replace("empty =", "0 =")
-    start = {"default_factory": info.default_factory} if info.default_factory else {"default": default}
-    return Annotated[(kind, *metadata)] if metadata else kind, Field(**start, title=title(name), description=words)
+    return Annotated[(kind, *metadata)] if metadata else kind, Field(default, title=title(name), description=words)
 
 
 def _is_tag(annotation: Any) -> bool:
@@ -308,8 +316,14 @@ def title(name: str) -> str:
 
 
 def about(info: FieldInfo) -> str:
-    return (info.description or "").replace("None =", "empty =")
+    return plain((info.description or "").replace("None =", "empty ="))
 
 
 def first_line(model: type[Spec]) -> str:
-    return (model.__doc__ or "").strip().split("\n")[0]
+    """What a group is, without what the stage makes of it."""
+    return plain((model.__doc__ or "").strip().split("\n")[0].partition(" Produces ")[0])
+
+
+def plain(text: str) -> str:
+    """Words for a page that does not know Markdown; what would be taken for a tag elsewhere stays in backticks."""
+    return re.sub(r"`([^`<]*)`", r"'\1'", text)

@@ -341,7 +341,7 @@ class EvaluateForm(FlowForm):
         if isinstance(self.prompts, WritePrompts):
             return asked(found, self.prompts.task, "cloze")
         if any(path.startswith("cloze.") for path in found):
-            raise SpecError("the form: Text or Advanced > Cloze is changed, but these prompts are written already; choose "
+            raise SpecError("the form: Text or Advanced > Prompts is changed, but these prompts are written already; choose "
                             "'Ask a task', or set them to usual")
         return found
 

@@ -11,12 +11,14 @@ import pytest
 import yaml
 from prefect.utilities.callables import parameter_schema
 
-from flows import deployments, requests, runner, single
+from flows import deployments, runner, single
 from flows.nightly import nightly_evaluation
 from flows.study import study
 from tests.conftest import ROOT
 
 FLOWS = {flow.name: flow for flow in (study, *single.ALL, nightly_evaluation)}
+
+NEED_A_CHECKPOINT = ("evaluate", "perplexity", "extrapolation", "deploy")
 
 
 def test_one_deployment_a_flow_by_module_path():
@@ -31,8 +33,26 @@ def test_prefect_yaml_names_flows_that_exist():
     for one in written:
         module, name = one["entrypoint"].rsplit(".", 1)
         assert getattr(importlib.import_module(module), name) is FLOWS[one["name"]]
-        if "parameters" in one:
-            requests.StudyRequest.model_validate(one["parameters"]["request"])
+        for parameters in (one.get("parameters"), *(each.get("parameters") for each in one.get("schedules", ()))):
+            FLOWS[one["name"]].validate_parameters(parameters or {} if one["name"] not in NEED_A_CHECKPOINT else {
+                "request": {"checkpoint": "checkpoint-01"}})
+
+
+def test_runs_over_a_limit_wait_on_the_server_and_are_found_by_tag():
+    """With a limit on tasks they would hold a core or a GPU meanwhile; both ways to deploy agree."""
+    written = {one["name"]: one for one in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]}
+    for one in deployments.deployments():
+        assert one.concurrency_options.collision_strategy.value == "ENQUEUE"
+        assert written[one.name]["concurrency_limit"] == {"limit": one.concurrency_limit, "collision_strategy": "ENQUEUE"}
+        assert written[one.name]["tags"] == one.tags and one.tags[0] == "reread" and len(one.tags) > 1
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_description_has_an_example_and_no_signature(name):
+    about, schema = FLOWS[name].description, parameter_schema(FLOWS[name])
+    assert "Example" in about + schema.properties["request"]["description"] and len(about) > 80
+    if name != "nightly-evaluation":
+        assert "**Example:**" in about and "Args:" not in about
 
 
 @pytest.mark.parametrize("name", FLOWS)

@@ -151,6 +151,17 @@ def call(url: str, data: dict | None = None):
             time.sleep(2)
 
 
+def submitted(api: str, deployment: str, form: dict) -> tuple[dict, str]:
+    """The last state and the name of a run that was asked for as the page does."""
+    run = call(f"{api}/deployments/{deployment}/create_flow_run",
+               {"parameters": {"request": form}, "state": {"type": "SCHEDULED"}})
+    deadline = time.time() + 300
+    while (found := call(f"{api}/flow_runs/{run['id']}"))["state"]["type"] not in ("COMPLETED", "FAILED", "CRASHED"):
+        assert time.time() < deadline, found["state"]
+        time.sleep(1)
+    return found["state"], found["name"]
+
+
 def test_up_serves_every_flow_and_down_leaves_nothing(tmp_path):
     home = tmp_path / "home"
     up = Command(home, "up", "--detach")
@@ -163,19 +174,19 @@ def test_up_serves_every_flow_and_down_leaves_nothing(tmp_path):
         api = records["prefect"]["url"] + "/api"
         found = {one["name"]: one for one in call(f"{api}/deployments/filter", {})}
         assert set(found) == {"study", "tokenise", "pretrain", "cloze", "evaluate", "perplexity", "extrapolation", "deploy",
-                              "bench"}
+                              "bench", "nightly-evaluation"}
         assert found["pretrain"]["entrypoint"] == "flows.single.pretrain"
-        schema = found["pretrain"]["parameter_openapi_schema"]["definitions"]["TrainSpec"]["properties"]
+        schema = found["pretrain"]["parameter_openapi_schema"]["definitions"]["PretrainAdvancedTrain"]["properties"]
         assert schema["zero_stage"]["enum"] == [0, 1, 2, 3] and schema["threads"]["minimum"] == 1
-        run = call(f"{api}/deployments/{found['cloze']['id']}/create_flow_run", {
-            "parameters": {"request": {"task": "disjoint", "orders": ["small_first"], "limit": 2}},
-            "state": {"type": "SCHEDULED"}})
-        deadline = time.time() + 300
-        while (state := call(f"{api}/flow_runs/{run['id']}")["state"])["type"] not in ("COMPLETED", "FAILED", "CRASHED"):
-            assert time.time() < deadline, state
-            time.sleep(1)
-        assert state["type"] == "COMPLETED", state
-        assert call(f"{api}/flow_runs/{run['id']}")["name"] == "cloze disjoint"
+        state, name = submitted(api, found["cloze"]["id"], {"task": "disjoint", "orders": ["small_first"], "limit": 2})
+        assert state["type"] == "COMPLETED" and name == "cloze disjoint, 1 order", state
+        with pytest.raises(urllib.error.HTTPError) as refusal:      # no such choice: the form is not even taken
+            submitted(api, found["cloze"]["id"], {"task": "sqad"})
+        assert b"'request.task'" in refusal.value.read()
+        state, name = submitted(api, found["pretrain"]["id"], {"advanced": {"train": {"workers": 2}}})
+        assert state["type"] == "FAILED" and name == "pretrain", "the choices are fine one by one, not together"
+        assert "Advanced > Training: trainer 'in_process' has one worker" in state["message"], state
+        assert not list((home / "artifacts").glob("corpus-*"))
         assert list((home / "artifacts").glob("prompts-*/manifest.json"))
         living = [ProcessId(**record["process"]) for record in records.values()]
         assert all(identity.alive for identity in living)
