@@ -95,9 +95,7 @@ _ray_is_ours: list[bool] = []
 
 def evaluated(entry: Entry, request: NightlyRequest) -> None:
     """One version, as a subflow of its own that shows its stages."""
-    import ray
-
-    if not ray.is_initialized():
+    if not ray_runner.is_running():
         ray_runner.start()
         _ray_is_ours.append(True)
     evaluate_version(entry.version.reference, request.where)

@@ -21,7 +21,7 @@ from flows.nights.outcome import Outcome, Verdict, shown
 from flows.suites import Suite
 from storage import logs
 from storage.artifacts import Store
-from storage.errors import RereadError, TrackingError
+from storage.errors import RereadError, ServiceError, TrackingError
 from storage.tracking.limits import valid_name
 from storage.tracking.registry import Registry
 
@@ -125,7 +125,7 @@ class Night:
         return look(self.suite, self.registry.versions(), self.store)
 
     def run(self) -> Report:
-        """:raises RereadError: the suite itself cannot be planned, or the registry is away"""
+        """:raises RereadError: the suite itself cannot be planned, or the registry, Ray or Prefect is away"""
         began, at, due = time.monotonic(), self.now(), self.due()
         digest = suite_version(self.suite, self.store)
         entries = self.look()
@@ -161,6 +161,8 @@ class Night:
             missing = [one.scores for one in entry.asked.values() if not self.store.exists(one.scores)]
             if missing:
                 entry.failure = f"{', '.join(missing)} was planned and not made"
+        except ServiceError:
+            raise                           # Ray or Prefect is away: no model's failure, and the next night goes on here
         except RereadError as error:
             entry.failure = str(error)
         except Exception as error:  # noqa: BLE001 - one model must not stop the others

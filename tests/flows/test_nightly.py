@@ -17,7 +17,7 @@ from flows.nights.outcome import Outcome, Verdict
 from flows.nights.page import markdown
 from flows.nights.publish import publish
 from flows.suites import Suite
-from storage.errors import TrackingError
+from storage.errors import ServiceError, TrackingError
 from tests.flows.nights import SUITE, World
 
 
@@ -169,6 +169,18 @@ def test_a_model_that_fails_does_not_stop_the_others_and_is_tried_again(world):
     world.later()
     again = world.night()
     assert [(one.version, one.failure, one.alias) for one in again.outcomes] == [("1", "", "best-tiny")]
+
+
+def test_a_service_that_is_away_is_no_failure_of_a_model(world):
+    world.register(0.9)
+
+    def away(entry):
+        raise ServiceError("Ray at local did not start")
+
+    with pytest.raises(ServiceError):
+        world.planned(evaluate=away).run()
+    assert [night.outcomes for night in Ledger(world.tracking).nights("tests")] == [()]
+    assert [one.failure for one in world.night().outcomes] == [""]
 
 
 def test_a_killed_night_goes_on_and_loses_nothing(world, monkeypatch):
