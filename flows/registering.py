@@ -47,7 +47,7 @@ def register(tracking: Tracking, run: str, store: Store, checkpoint: str, about:
         words = _write(store, checkpoint, folder, weights=how == WEIGHTS)
         octets = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         tracking.artifacts(run, folder, PLACE, move=True)
-        number = tracking.register(about.register, run, PLACE, facts, f"{words}\n\nCard and {_what(how)}: {PLACE}/ of the "
+        number = tracking.register(about.register, run, PLACE, facts, f"{summary(facts)} {words}\n\nCard and {_what(how)}: {PLACE}/ of the "
                                    f"source run, {octets / 1e6:,.1f} MB.")
         log.info("%s: version %s of the registered model %s, %.1f MB of %s in the tracking store", checkpoint,
                  number or "(number follows when the tracking store is back)", about.register, octets / 1e6, _what(how))
@@ -83,6 +83,12 @@ def version_tags(store: Store, checkpoint: str, about: About, commit: str | None
     return {"checkpoint": checkpoint, **facts, "size": size_of(str(facts.get("model", ""))),
             "tokens": manifest.counts.get("tokens", about.facts.get("tokens", "")),
             "git_commit": manifest.git_commit or commit or "unknown"}
+
+
+def summary(facts: dict[str, Any]) -> str:
+    """`jrt-tiny, seed 0, trained on 2,000,000 tokens of pydocs.`"""
+    tokens = f"{facts['tokens']:,} tokens" if isinstance(facts.get("tokens"), int) else "data"
+    return f"{facts.get('model', facts['checkpoint'])}, seed {facts.get('seed', '?')}, trained on {tokens} of {facts.get('corpus', 'unknown text')}."
 
 
 def _write(store: Store, checkpoint: str, folder: Path, weights: bool) -> str:
