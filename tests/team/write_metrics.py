@@ -1,4 +1,4 @@
-"""`python -m tests.team.write_metrics NAME POINTS PAUSE`: one run of POINTS points through Tracking, as a training would.
+"""`python -m tests.team.write_metrics NAME POINTS PAUSE`: one run of POINTS points and a table, as a training would.
 
 At half of them it creates `PAUSE.NAME`, waits until the file PAUSE is there, and goes on.
 """
@@ -22,6 +22,7 @@ def main(name: str, points: int, pause: Path) -> None:
             while not pause.exists():
                 time.sleep(0.05)
         tracking.metrics(run, {"loss": value(step)}, step)
+    tracking.table(run, [{"step": step, "loss": value(step)} for step in range(3)], "scores")
     tracking.finish(run)
     tracking.close()
 
