@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flows.about import flat
 from flows.notes import noting, read
-from flows.tracked import flat, tracked
+from flows.tracked import tracked
 from flows.work import Order, perform
 from storage.artifacts import Store
 from storage.errors import SpecError
