@@ -6,6 +6,7 @@ import importlib
 import logging
 import re
 from types import SimpleNamespace
+from typing import get_type_hints
 
 import pytest
 import yaml
@@ -34,8 +35,9 @@ def test_prefect_yaml_names_flows_that_exist():
         module, name = one["entrypoint"].rsplit(".", 1)
         assert getattr(importlib.import_module(module), name) is FLOWS[one["name"]]
         for parameters in (one.get("parameters"), *(each.get("parameters") for each in one.get("schedules", ()))):
-            FLOWS[one["name"]].validate_parameters(parameters or {} if one["name"] not in NEED_A_CHECKPOINT else {
-                "request": {"checkpoint": "checkpoint-01"}})
+            form = get_type_hints(FLOWS[one["name"]].fn)["request"]
+            given = {"checkpoint": "checkpoint-01"} if one["name"] in NEED_A_CHECKPOINT else {}
+            form.model_validate(given | (parameters or {}).get("request", {}))
 
 
 def test_runs_over_a_limit_wait_on_the_server_and_are_found_by_tag():
