@@ -124,7 +124,11 @@ class Client:
             wanted[views.NOTE] = views.note(experiment.experiment_id)
         for key, value in wanted.items():
             if experiment.tags.get(key) != value:
-                self._client.set_experiment_tag(experiment.experiment_id, key, value)
+                try:
+                    self._client.set_experiment_tag(experiment.experiment_id, key, value)
+                except self._exception() as error:
+                    if "UniqueViolation" not in str(error):     # another process set the same tag at this moment
+                        raise
 
     @_translated
     def start(self, experiment: str, name: str, tags: Mapping[str, str], parameters: Mapping[str, str],
