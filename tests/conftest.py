@@ -6,6 +6,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("REREAD_REGISTER", "tags")     # exporting every small training imports transformers
 
 import pytest
 
