@@ -33,6 +33,7 @@ class Prefect:
         self.page.get_by_role("button", name="Submit").click()
         self.page.get_by_role("link", name="View run").click()
         self.page.wait_for_url(re.compile("/runs/flow-run/"))
+        self.page.get_by_role("tab", name="Task Runs").wait_for()
 
     def until(self, *states: str, seconds: float = 400) -> str:
         """Wait until the open page of a run shows one of these states; which. The tab of task runs shows theirs too, so
