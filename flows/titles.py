@@ -23,7 +23,8 @@ def model(store: Store, checkpoint: str) -> str:
     with suppress(RereadError):
         if is_external(checkpoint):
             return label(checkpoint)
-        return str(store.manifest(resolve(store, checkpoint)).counts["model"])
+        made = store.manifest(resolve(store, checkpoint))
+        return str(made.spec.get("preset") or made.counts.get("model") or made.counts["architecture"])
     return checkpoint[:LONGEST]
 
 
