@@ -17,7 +17,6 @@ FREE = 10.0        # seconds
 def test_somebody_cancels_a_training_and_nothing_of_it_is_left(page, prefect, stack, shot):
     form = prefect.custom_run("pretrain")
     shot("the form", whole=True)
-    form.choose("Model", "jrt-tiny")
     form.tab("Set intersection")
     form.number("Batches", 1200)
     shot("the form filled", whole=True)

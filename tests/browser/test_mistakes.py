@@ -27,6 +27,7 @@ def test_fields_that_do_not_fit_fail_with_the_sentence_that_helps(page, prefect,
     form.choose("Task", "fda")                      # asks the questions of a data set, and none is given
     prefect.submit()
     assert prefect.until("Failed", "Completed", "Crashed") == "Failed"
+    page.reload()                                   # the page of a run that has ended asks for no more of its log
     shot("failed", whole=True)
     expect(page.get_by_role("main")).to_contain_text("fill in Question files")
     _cause_and_remedy(page, prefect, shot, "fill in Question files")
@@ -37,6 +38,7 @@ def test_a_failed_run_shows_cause_and_remedy(page, prefect, shot):
     form.write("Checkpoint", "checkpoint-ffffffffffffffff")
     prefect.submit()
     assert prefect.until("Failed", "Completed", "Crashed") == "Failed"
+    page.reload()                                   # the page of a run that has ended asks for no more of its log
     shot("failed", whole=True)
     _cause_and_remedy(page, prefect, shot, "checkpoint-ffffffffffffffff")
 
