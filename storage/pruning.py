@@ -22,7 +22,7 @@ from pathlib import Path
 from storage.artifacts import Store
 from storage.manifest import MANIFEST, Manifest
 
-ID = re.compile(r"(?<![\w-])[a-z][a-z_]*-[0-9a-f]{16}(?![0-9a-f])")
+ID = re.compile(r"[a-z][a-z_]*-[0-9a-f]{16}(?![0-9a-f])")       # in a longer word too: what is mentioned stays
 TRASH = "pruned"
 ARTIFACT, WORK, DEBRIS, DELETED = "artifact", "unfinished work", "folder without manifest", "half-deleted artifact"
 
@@ -61,8 +61,23 @@ def unreferenced(store: Store, found: Collection[Manifest], referred: Collection
         stay |= more
         waiting += more
     gone = [one for one in found if one.id not in stay]
+    steps = _steps(known)
     return [Waste(ARTIFACT, one.kind, one.id, sum(file["size"] for file in one.files), used[one.id])
-            for one in sorted(gone, key=lambda one: (one.created, one.id), reverse=True)]
+            for one in sorted(gone, key=lambda one: (-steps[one.id], one.created, one.id))]
+
+
+def _steps(known: dict[str, Manifest]) -> dict[str, int]:
+    """How many artifacts were made one from another until each was there; `created` tells seconds apart and no less."""
+    found: dict[str, int] = {}
+
+    def count(name: str) -> int:
+        if name not in found:
+            found[name] = 1 + max((count(each) for each in made_from(known[name]) if each in known), default=0)
+        return found[name]
+
+    for name in known:
+        count(name)
+    return found
 
 
 def made_from(manifest: Manifest) -> set[str]:
@@ -90,14 +105,17 @@ def at_work(store: Store) -> set[str]:
     return found - {""}
 
 
-def leftovers(store: Store, before: float) -> list[Waste]:
-    """What killed or failed attempts left, not touched since `before`, and all that an earlier pruning did not finish."""
+def leftovers(store: Store, before: float, referred: Collection[str] = ()) -> list[Waste]:
+    """What killed or failed attempts left, not touched since `before`, and all that an earlier pruning did not finish.
+
+    referred    artifacts whose unfinished work stays: a training goes on where its folder stands
+    """
     found, busy = [], at_work(store)
     for what, folder in ((WORK, "work"), (DEBRIS, "artifacts"), (DELETED, TRASH)):
         for path in _folders(store.folder / folder):
             complete = what != WORK and (path / MANIFEST).is_file()
             cached = store.mirror is not None and complete and not store.exists(path.name)
-            if path.name in busy or (what == DEBRIS and complete and not cached):
+            if path.name in busy or (what == WORK and path.name in referred) or (what == DEBRIS and complete and not cached):
                 continue
             octets, newest = measure(path)
             if newest < before or what == DELETED:
@@ -152,8 +170,11 @@ def _aside(store: Store, place: Path) -> Path | None:
 def _delete(folder: Path | None) -> bool:
     if folder is None:
         return False
-    shutil.rmtree(folder, ignore_errors=True)
-    return True
+    if folder.is_symlink():
+        folder.unlink()                                     # what it shows is not ours
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return not os.path.lexists(folder)
 
 
 def measure(path: Path) -> tuple[int, float]:

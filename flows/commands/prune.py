@@ -50,7 +50,7 @@ def prune(older_than: str, keep: list[str], without_tracking: bool, yes: bool, d
     if not without_tracking:
         _check_same_home(known, found, store)
     gone = pruning.unreferenced(store, found, known.ids | _reports(found, known), before, keep)
-    left = [*pruning.leftovers(store, before), *left_behind(before)]
+    left = [*pruning.leftovers(store, before, known.ids), *left_behind(before)]
     if not yes and not dry_run and not json and (gone or left) and not sys.stdin.isatty():
         raise SpecError("prune asks before it removes and nobody can answer here; --dry-run shows, --yes removes")
     if not json:
@@ -67,7 +67,7 @@ def prune(older_than: str, keep: list[str], without_tracking: bool, yes: bool, d
                   "removed": [one.name for one in removed], "removed_bytes": sum(one.bytes for one in removed)})
     elif removed or (yes and (gone or left)):
         say(f"\nremoved {_count(removed)}, {size(sum(one.bytes for one in removed))}" + (
-            f"; {len(gone) + len(left) - len(removed)} came into use meanwhile and stay"
+            f"; {len(gone) + len(left) - len(removed)} came into use meanwhile, or could not be deleted"
             if len(removed) < len(gone) + len(left) else ""))
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from storage.artifacts import Store
+from storage.artifacts import Store, artifact_id
 from storage.tracking import Tracking
 
 OLD = "--older-than=0s"
@@ -90,6 +90,23 @@ def test_a_question_is_asked_and_no_means_no(reread, kept, monkeypatch):
     monkeypatch.setattr(typer, "confirm", lambda *given, **more: answers.pop(0))
     assert reread("prune", OLD).code == 0 and len(store.list()) == 26
     assert "removed 7 artifacts" in reread("prune", OLD).out and answers == []
+
+
+def test_a_killed_training_that_its_run_refers_to_can_go_on(reread, home):
+    store = Store()
+
+    def killed(folder):
+        write(folder)
+        raise RuntimeError
+    for name in "ab":
+        with pytest.raises(RuntimeError):
+            store.produce("checkpoint", {"name": name}, {}, "c", killed)
+    going_on, given_up = (artifact_id("checkpoint", {"name": name}, {}, "c") for name in "ab")
+    tracking = Tracking()
+    tracking.start(tracking.experiment("toy"), "pretrain", {"artifact": going_on})
+    tracking.close()
+    assert reread("prune", "--yes", "--json", OLD).json["removed"] == [given_up]
+    assert [path.name for path in (store.folder / "work").iterdir()] == [going_on]
 
 
 @pytest.mark.parametrize("uri, words", [

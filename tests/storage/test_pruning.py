@@ -60,6 +60,11 @@ def test_what_only_a_spec_names_stays(store):
     assert gone(store, referred=[prompts]) == set()
 
 
+def test_an_id_inside_a_longer_word_is_mentioned():
+    text = "w/best-checkpoint-0123456789abcdef,7rows-0123456789abcde0 rows-0123456789abcde"
+    assert {"checkpoint-0123456789abcdef", "rows-0123456789abcde0"} <= pruning.mentioned(text)
+
+
 def test_what_was_made_or_used_lately_stays(tmp_path):
     store = Store(tmp_path / "home")
     corpus, rows, checkpoint = chain(store, "a")
@@ -78,6 +83,7 @@ def test_the_derived_goes_first_and_all_of_it_goes(store):
     kept = store.produce("corpus", {"name": "kept"}, {}, "c", write)
     waste = unreferenced(store, store.list(), [kept], LATER)
     assert all(one.what == ARTIFACT and one.bytes == 100 for one in waste)
+    assert [one.name for one in waste] == [checkpoint, rows, corpus], "made within one second, and derived first"
     assert [one.name for one in pruning.remove(store, waste)] == [one.name for one in waste]
     assert [one.id for one in store.list()] == [kept]
     assert not any(store.exists(name) for name in (corpus, rows, checkpoint))
@@ -217,3 +223,42 @@ def test_work_that_nobody_is_at_is_a_leftover(tmp_path):
         assert [one.what for one in pruning.remove(store, left)] == [DEBRIS]
     assert [one.what for one in pruning.remove(store, left)] == [WORK]
     assert list((store.folder / "work").iterdir()) == [] == list((store.folder / "artifacts").iterdir())
+
+
+def test_unfinished_work_that_a_run_refers_to_stays(tmp_path):
+    """A training that was killed goes on where its folder stands, whenever that is."""
+    store = Store(tmp_path / "home")
+
+    def killed(folder):
+        write(folder)
+        raise RuntimeError
+    for name in "ab":
+        with pytest.raises(RuntimeError):
+            store.produce("checkpoint", {"name": name}, {}, "c", killed)
+    going_on = artifact_id("checkpoint", {"name": "a"}, {}, "c")
+    assert {one.name for one in pruning.leftovers(store, LATER, [going_on])} == {
+        artifact_id("checkpoint", {"name": "b"}, {}, "c")}
+    assert len(pruning.leftovers(store, LATER)) == 2
+
+
+def test_a_link_in_place_of_a_folder_goes_and_what_it_shows_stays(tmp_path):
+    store = Store(tmp_path / "home")
+    corpus = store.produce("corpus", {}, {}, "c", write)
+    place, elsewhere = store.folder / "artifacts" / corpus, tmp_path / "large disk"
+    shutil.move(place, elsewhere)
+    place.symlink_to(elsewhere)
+    waste = unreferenced(store, store.list(), [], LATER)
+    assert [one.name for one in pruning.remove(store, waste)] == [corpus] and store.list() == []
+    assert (elsewhere / "data").is_file() and pruning.leftovers(store, LATER) == []
+
+
+def test_what_cannot_be_deleted_is_not_said_to_be_gone(tmp_path, monkeypatch):
+    store = Store(tmp_path / "home")
+    corpus = store.produce("corpus", {}, {}, "c", write)
+    waste = unreferenced(store, store.list(), [], LATER)
+    monkeypatch.setattr(shutil, "rmtree", lambda *given, **more: None)
+    assert list(pruning.remove(store, waste)) == [] and store.list() == []
+    monkeypatch.undo()
+    [left] = pruning.leftovers(store, LATER)
+    assert left.what == DELETED and left.name.startswith(corpus)
+    assert list(pruning.remove(store, [left])) == [left]
