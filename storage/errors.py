@@ -45,6 +45,10 @@ class TrackingError(RereadError):
     exit_code = 1
 
 
+class TrackingAway(TrackingError):
+    """The tracking store does not answer, whatever it is asked."""
+
+
 class ServiceError(RereadError):
     """A local service (Prefect, MLflow, Ray) did not start, died or does not answer."""
 

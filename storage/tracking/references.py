@@ -14,10 +14,9 @@ from typing import Any
 
 from storage.errors import TrackingError
 from storage.home import local_home
-from storage.tracking.client import Away, Refused, connect, translation
-from storage.tracking.writer import absolute, default_uri
+from storage.tracking.asking import asked, pages
+from storage.tracking.places import absolute, default_uri
 
-PAGE = 1000             # runs of one answer of the store
 NAMED = 4               # runs named where first letters fit several
 
 
@@ -37,8 +36,8 @@ def every_run(uri: str | None = None) -> list[Referrer]:
     with _reading(uri) as store:
         from mlflow.entities import ViewType
 
-        experiments = {one.experiment_id: one for one in _pages(store.search_experiments, view_type=ViewType.ALL)}
-        runs = _pages(store.search_runs, experiment_ids=list(experiments), run_view_type=ViewType.ALL) if experiments else []
+        experiments = {one.experiment_id: one for one in pages(store.search_experiments, view_type=ViewType.ALL)}
+        runs = pages(store.search_runs, experiment_ids=list(experiments), run_view_type=ViewType.ALL) if experiments else []
     return [Referrer(one.info.run_id, one.info.run_name or "", "deleted" in (
         one.info.lifecycle_stage, experiments[one.info.experiment_id].lifecycle_stage),
         dict(one.data.tags), dict(one.data.params)) for one in runs]
@@ -58,7 +57,7 @@ def run_by_id(start: str, uri: str | None = None) -> Referrer:
 
 def undelivered() -> str:
     """What the journals of this home hold and no store is known to have, as text."""
-    return "\n".join(path.read_text(encoding="utf-8", errors="replace")
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace").replace("\\n", "\n")     # an id may begin a line
                      for path in sorted((local_home() / "spool").glob("*/*.jsonl")))
 
 
@@ -67,22 +66,5 @@ def _reading(uri: str | None) -> Iterator[Any]:
     where = absolute(uri or default_uri())
     if where.startswith("sqlite:///") and not Path(where.removeprefix("sqlite:///")).is_file():
         raise TrackingError(f"there is no tracking store {where}; set MLFLOW_TRACKING_URI to the one in use")
-    try:
-        client = connect(where).raw
-        with translation():
-            yield client
-    except Refused as refusal:
-        raise TrackingError(f"tracking store {where} refuses: {refusal}") from refusal
-    except Away as away:
-        raise TrackingError(f"tracking store {where} does not answer ({away}); `reread up` starts it, `reread status` "
-                            "tells how it is") from away
-
-
-def _pages(search: Any, **wanted: Any) -> list[Any]:
-    found, token = [], None
-    while True:
-        page = search(max_results=PAGE, page_token=token, **wanted)
-        found += page
-        token = page.token
-        if not token:
-            return found
+    with asked(where) as store:
+        yield store

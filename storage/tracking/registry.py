@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage.errors import TrackingError
-from storage.tracking.client import Away, Refused, connect, translation
+from storage.tracking.asking import asked, pages
 from storage.tracking.limits import cut
 from storage.tracking.places import absolute, default_uri
 
 REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:/(?P<number>\d+)|@(?P<alias>[^/@]+))")
-PAGE = 1000             # entries of one answer of the store
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Registry:
             aliases = self._aliases(store, name)
             wanted = f"name = '{_quotable(name)}'" if name else None
             found = [_version(one, aliases.get(one.name, {}))
-                     for one in _all(store.search_model_versions, filter_string=wanted)]
+                     for one in pages(store.search_model_versions, filter_string=wanted)]
         return sorted(found, key=lambda one: (one.created, one.name, int(one.number)))
 
     def version(self, reference: str) -> Version:
@@ -90,34 +89,15 @@ class Registry:
 
     @contextmanager
     def _store(self) -> Iterator[Any]:
-        try:
-            if self._client is None:
-                self._client = connect(self.uri).raw
-            with translation():
-                yield self._client
-        except Refused as refusal:
-            raise TrackingError(f"tracking store {self.uri} refuses: {refusal}") from refusal
-        except Away as away:
-            raise TrackingError(f"tracking store {self.uri} does not answer ({away}); `reread up` starts it, "
-                                "`reread status` tells how it is") from away
+        with asked(self.uri, self._client) as self._client:
+            yield self._client
 
     @staticmethod
     def _aliases(store: Any, name: str | None = None) -> dict[str, dict[str, str]]:
         """Registered model -> its aliases."""
         wanted = f"name = '{_quotable(name)}'" if name else None
         return {model.name: {alias: str(number) for alias, number in model.aliases.items()}
-                for model in _all(store.search_registered_models, filter_string=wanted)}
-
-
-def _all(search: Any, **wanted: Any) -> list[Any]:
-    """Every page of a search."""
-    found, token = [], None
-    while True:
-        page = search(max_results=PAGE, page_token=token, **wanted)
-        found += page
-        token = page.token
-        if not token:
-            return found
+                for model in pages(store.search_registered_models, filter_string=wanted)}
 
 
 def _version(found: Any, aliases: Mapping[str, str]) -> Version:

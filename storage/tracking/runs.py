@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.errors import TrackingError
-from storage.tracking.client import Away, Refused, connect, translation
-from storage.tracking.writer import absolute, default_uri
-
-PAGE = 1000             # runs of one answer of the store
+from storage.tracking.asking import asked, pages
+from storage.tracking.places import absolute, default_uri
 
 
 @dataclass(frozen=True)
@@ -35,27 +32,13 @@ def read_runs(experiment: str, tags: Mapping[str, str] | None = None, uri: str |
     uri = absolute(uri or default_uri())
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
         return []                       # reading must not make a database
-    try:
-        store = connect(uri).raw
-        with translation():
-            found = store.get_experiment_by_name(experiment)
-            return [] if found is None else _read(store, found.experiment_id, tags or {})
-    except Refused as refusal:
-        raise TrackingError(f"tracking store {uri} refuses: {refusal}") from refusal
-    except Away as away:
-        raise TrackingError(f"tracking store {uri} does not answer ({away}); `reread up` starts it, `reread status` "
-                            "tells how it is") from away
+    with asked(uri) as store:
+        found = store.get_experiment_by_name(experiment)
+        return [] if found is None else _read(store, found.experiment_id, tags or {})
 
 
 def _read(store: Any, experiment: str, tags: Mapping[str, str]) -> list[Run]:
     wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-    found, token = [], None
-    while True:
-        page = store.search_runs([experiment], wanted, max_results=PAGE, order_by=["attributes.start_time ASC"],
-                                 page_token=token)
-        found += page
-        token = page.token
-        if not token:
-            break
+    found = pages(store.search_runs, [experiment], filter_string=wanted, order_by=["attributes.start_time ASC"])
     return [Run(one.info.run_id, one.info.run_name or "", one.info.status, dict(one.data.tags), dict(one.data.metrics),
                 one.info.start_time / 1000, one.info.end_time / 1000 if one.info.end_time else None) for one in found]

@@ -47,7 +47,7 @@ def kept(home):
         connect(tracking.uri).raw.delete_run(each)
     spool = store.folder / "spool" / "01234567"
     spool.mkdir(parents=True, exist_ok=True)
-    (spool / "1-0.jsonl").write_text(json.dumps({"op": "start", "tags": {"artifact": made["journal"][2]}}) + "\n")
+    (spool / "1-0.jsonl").write_text(json.dumps({"op": "start", "tags": {"note": f"made\n{made['journal'][2]}"}}) + "\n")
     return store, made, study, trashed
 
 

@@ -42,7 +42,7 @@ def test_versions_come_oldest_first_with_what_is_known_of_them(made):
 
 
 def test_more_versions_than_one_answer_holds_all_come(registry, monkeypatch):
-    monkeypatch.setattr("storage.tracking.registry.PAGE", 1)
+    monkeypatch.setattr("storage.tracking.asking.PAGE", 1)
     assert len(registry.versions()) == 3 and len(registry.names()) == 2
 
 
