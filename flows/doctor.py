@@ -14,7 +14,8 @@ from typing import Any
 from flows import services
 from flows.commands.output import document, say, size, table
 from flows.health import free_bytes, listens
-from flows.processes import answers, port_free
+from flows.pages import Prefect
+from flows.processes import port_free
 from flows.ray_runner import OBJECT_STORE_BYTES
 from kernels import toolchain
 from kernels.backends import DISTRIBUTIONS
@@ -22,6 +23,7 @@ from kernels.toolchain import Rule
 from kernels.triton_mode import library_version, triton_version
 from storage.errors import ServiceError
 from storage.home import home, is_url, local_home
+from storage.masked import masked
 
 LIBRARIES = ("torch", "triton", "ray", "prefect", "prefect-ray", "mlflow", "deepspeed", "transformers", "datasets",
              "pyarrow", "tokenizers", "tiktoken", "pydantic", "numpy")
@@ -163,8 +165,8 @@ def _places(versions, found) -> Iterator[tuple[str, str]]:
 
 def _addresses(versions, found) -> Iterator[tuple[str, str]]:
     api = os.environ.get("PREFECT_API_URL")
-    if api and not answers(f"{api.rstrip('/')}/health", timeout=3):
-        yield f"PREFECT_API_URL is {api}; nothing answers there", "start that server, or unset the variable"
+    if api and Prefect(api, timeout=3).well():
+        yield f"PREFECT_API_URL is {masked(api)}; nothing answers there", "start that server, or unset the variable"
     ray = os.environ.get("RAY_ADDRESS")
     if ray and ray not in ("auto", "local") and not listens(ray):
         yield f"RAY_ADDRESS is {ray}; nothing listens there", "start that cluster, or unset the variable"

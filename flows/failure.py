@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from flows import overrides
 from storage.errors import RereadError, ServiceError, SpecError, StageFailed, StudyFailed, TrackingError
+from storage.masked import masked
 
 # what a person does next, by what went wrong; the first that fits
 REMEDIES: tuple[tuple[type[BaseException], str], ...] = (
@@ -67,7 +68,7 @@ def failed(error: Exception) -> Any:
     sentence, logger = sentence_of(error), get_run_logger()
     logger.error(sentence)
     if not isinstance(error, RereadError):
-        logger.error("%s", "".join(traceback.format_exception(error)))
+        logger.error("%s", masked("".join(traceback.format_exception(error))))
     try:
         create_markdown_artifact(page(error, getattr(error, "stages", {})), key="failure", description=sentence[:500])
     except Exception as trouble:  # noqa: BLE001 - the failure itself is what must be told
@@ -76,10 +77,10 @@ def failed(error: Exception) -> Any:
 
 
 def sentence_of(error: BaseException) -> str:
-    """The error in one sentence, without names of classes where its author wrote one."""
+    """The error in one sentence, without names of classes where its author wrote one, and without passwords."""
     if isinstance(error, RereadError):
-        return str(error)
-    return f"unexpected {type(error).__name__}: {error}"
+        return masked(str(error))
+    return masked(f"unexpected {type(error).__name__}: {error}")
 
 
 def page(error: BaseException, stages: Mapping[str, str]) -> str:
@@ -89,7 +90,7 @@ def page(error: BaseException, stages: Mapping[str, str]) -> str:
     parts = [f"# {'; '.join(broken) or 'The run'} failed", sentence_of(error), f"**What to do:** {remedy}"]
     cause = error.__cause__
     if cause is not None:
-        parts.append(f"**Cause:** {type(cause).__name__}: {cause}")
+        parts.append(f"**Cause:** {type(cause).__name__}: {masked(str(cause))}")
     if stages:
         parts.append("\n".join(["| stage | state |", "| --- | --- |",
                                 *(f"| {title} | {state} |" for title, state in stages.items())]))

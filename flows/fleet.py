@@ -10,7 +10,17 @@ from urllib.parse import urlparse
 from flows import servers
 from flows.processes import Record, answers, session_of, stop
 from flows.servers import LOOK_SECONDS, MLFLOW_PORT, PREFECT_PORT, Start, folder
-from flows.services import ORDER, Report, exclusive, external, external_api, health_page, in_use, running
+from flows.services import (
+    ORDER,
+    Report,
+    check_external,
+    exclusive,
+    external,
+    external_api,
+    health_page,
+    in_use,
+    running,
+)
 
 SILENT_SECONDS = 20.0                             # a living server that says nothing for so long is replaced
 
@@ -31,6 +41,8 @@ def up(report: Report = lambda text: None, stopped: Callable[[], bool] = lambda:
     """
     with exclusive(stopped, report):
         api, wanted = external_api(), [name for name in ORDER if name not in external()]
+        if api and running("deployments") is None:
+            check_external(api)
         records = {name: record for name in wanted if name != "deployments" and (record := _kept(name, stopped))}
         starts: dict[str, Start] = {}
         try:
@@ -111,13 +123,13 @@ def _speaks(record: Record, stopped: Callable[[], bool]) -> bool:
     return True
 
 
-def down(only: tuple[str, ...] = ORDER) -> list[Record]:
+def down(only: tuple[str, ...] = ORDER, report: Report = lambda text: None) -> list[Record]:
     """Stop what `up` started, and servers left behind by killed commands; a study under way keeps its own.
 
     Records of what had died, and of writers that were killed half-way, are taken away.
     """
     stopped = []
-    with exclusive():
+    with exclusive(report=report):
         for name in reversed(ORDER):
             record = Record.load(folder(), name)
             if record is None or name not in only or (record.owner == "run" and record.process.alive and in_use(name)):
@@ -133,6 +145,6 @@ def down(only: tuple[str, ...] = ORDER) -> list[Record]:
 def _stop(record: Record) -> list[int]:
     """End a service and what it has begun, also when itself has died; its record goes with it. Pids that were ended."""
     ended = stop([record.process])
-    ended += stop(session_of(record.process), grace=5)
+    ended += stop([*session_of(record.process), *record.orphans], grace=5)
     record.forget(folder())
     return ended

@@ -14,6 +14,7 @@ from typing import Any
 
 from flows.processes import opener
 from storage.errors import ServiceError
+from storage.masked import parted
 from storage.tracking import experiment_link
 from storage.tracking.views import TAG as VIEW_TAG
 
@@ -34,12 +35,15 @@ def understood(method: Callable) -> Callable:
 
 
 class Page:
-    """A server at `url`. Every method but `well` raises ServiceError when it does not answer, or not as it should."""
+    """A server at `url`. Every method but `well` raises ServiceError when it does not answer, or not as it should.
 
-    name, probe = "", ""
+    variable  names the address of one that runs elsewhere; a name and password in it are shown to that server alone
+    """
+
+    name, probe, variable = "", "", ""
 
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
-        self.url, self.timeout = url.rstrip("/"), timeout
+        (self.url, self._who), self.timeout = parted(url.rstrip("/")), timeout
 
     def well(self) -> str | None:
         """None when it answers, else why not, in a few words."""
@@ -51,7 +55,9 @@ class Page:
 
     def headers(self) -> dict[str, str]:
         """What proves who asks."""
-        return {}
+        place, who = parted((os.environ.get(self.variable) or "").rstrip("/"))
+        who = self._who or (who if place == self.url else None)
+        return basic(who) if who else {}
 
     def _get(self, path: str) -> bytes:
         return self._ask(path)
@@ -73,14 +79,14 @@ class Page:
 class Prefect(Page):
     """Prefect's API; `url` ends in /api."""
 
-    name, probe = "Prefect", "/health"
+    name, probe, variable = "Prefect", "/health", "PREFECT_API_URL"
 
     def headers(self) -> dict[str, str]:
         if key := os.environ.get("PREFECT_API_KEY"):
             return {"authorization": f"Bearer {key}"}
         if pair := os.environ.get("PREFECT_API_AUTH_STRING"):
-            return {"authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
-        return {}
+            return basic(pair)
+        return super().headers()
 
     @understood
     def version(self) -> str:
@@ -122,15 +128,15 @@ class Prefect(Page):
 class MLflow(Page):
     """MLflow's server."""
 
-    name, probe = "MLflow", "/health"
+    name, probe, variable = "MLflow", "/health", "MLFLOW_TRACKING_URI"
 
     def headers(self) -> dict[str, str]:
         if token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
             return {"authorization": f"Bearer {token}"}
         name, password = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_PASSWORD")
         if name and password:
-            return {"authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
-        return {}
+            return basic(f"{name}:{password}")
+        return super().headers()
 
     @understood
     def version(self) -> str:
@@ -145,6 +151,11 @@ class MLflow(Page):
         if not any(tag["key"].startswith(VIEW_TAG) for tag in experiment.get("tags", [])):
             link = link.split("&viewStateShareKey=")[0]          # nobody has left a view there to open
         return f"{self.url}/{link}"
+
+
+def basic(pair: str) -> dict[str, str]:
+    """Name and password as a header."""
+    return {"authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
 
 
 def age(moment: str) -> float:

@@ -20,6 +20,8 @@ from urllib.parse import urlparse
 
 import psutil
 
+from storage.errors import ServiceError
+
 GRACE_SECONDS = 10.0
 LOG_BYTES = 10_000_000            # a longer log is put aside when its service starts again
 PR_SET_CHILD_SUBREAPER = 36      # linux/prctl.h
@@ -61,19 +63,43 @@ class Record:
     extra: dict = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        """:raises ServiceError: it cannot be written, for example since the disk is full"""
         partial = folder / f".{self.name}.{os.getpid()}.partial"
-        partial.write_text(json.dumps(asdict(self), indent=1))
-        os.replace(partial, folder / f"{self.name}.json")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            partial.touch(mode=0o600)                    # an address may hold a password
+            partial.write_text(json.dumps(asdict(self), indent=1))
+            os.replace(partial, folder / f"{self.name}.json")
+        except OSError as error:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise ServiceError(f"the record of {self.name} cannot be written under {folder}: {error.strerror}; free some "
+                               "space there, or set REREAD_HOME to a folder that can be written") from error
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Record | None:
         """The record if there is one that can be read; a half-written or foreign file counts as none."""
         try:
             data = json.loads((folder / f"{name}.json").read_text())
-            return cls(**{**data, "process": ProcessId(**data["process"])})
+            record = cls(**{**data, "process": ProcessId(**data["process"])})
+            return record if record.name == name and record.sensible else None
         except (OSError, ValueError, TypeError, KeyError):
             return None
+
+    @property
+    def sensible(self) -> bool:
+        """Whether every field is what it should be, whoever wrote it. ValueError for a port that is no number."""
+        words = all(one is None or isinstance(one, str) for one in (self.url, self.log))
+        return (isinstance(self.process.pid, int) and self.process.pid > 0 and isinstance(self.process.started, (int, float))
+                and words and isinstance(self.extra, dict) and (urlparse(self.url or "").port or 0) >= 0)
+
+    @property
+    def orphans(self) -> list[ProcessId]:
+        """What an earlier process of this service has begun and left, as far as it still works."""
+        found = []
+        with suppress(TypeError, ValueError):
+            found = [ProcessId(int(pid), float(started)) for pid, started in self.extra.get("orphans", ())]
+        return [one for one in found if one.alive]
 
     def forget(self, folder: Path) -> None:
         (folder / f"{self.name}.json").unlink(missing_ok=True)
@@ -162,14 +188,20 @@ def adopt_orphans() -> None:
 
 
 def launch(command: list[str], log: Path, environment: dict[str, str] | None = None) -> subprocess.Popen:
-    """Start a process in a session of its own (a Ctrl-C at the terminal does not reach it), output to `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    if log.exists() and log.stat().st_size > LOG_BYTES:
-        os.replace(log, log.with_suffix(".old.log"))
-    with open(log, "ab") as output:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, **(environment or {})})
+    """Start a process in a session of its own (a Ctrl-C at the terminal does not reach it), output to `log`.
+
+    :raises ServiceError: the system refuses
+    """
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists() and log.stat().st_size > LOG_BYTES:
+            os.replace(log, log.with_suffix(".old.log"))
+        with open(log, "ab") as output:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                env={**os.environ, **(environment or {})})
+    except OSError as error:
+        raise ServiceError(f"{' '.join(command[:3])} cannot be started with its log in {log}: {error.strerror}") from error
 
 
 def answers(url: str, timeout: float = 1.0) -> bool:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from storage.logs import configure_logging
+from storage.masked import masked
 
 # what Prefect writes into every run, which its page shows anyway
 CHATTER = ("Beginning flow run ", "Created task run ", "Finished in state ", "Created flow run ",
@@ -23,7 +24,7 @@ class _ToRun(logging.Handler):
         self.target = target
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.target.log(record.levelno, record.getMessage())
+        self.target.log(record.levelno, masked(record.getMessage()))
 
 
 def without_chatter(record: logging.LogRecord) -> bool:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import psutil
 
-from flows.processes import ProcessId, Record, answers, free_port, launch, listens, port_free, stop, tail
+from flows.processes import ProcessId, Record, answers, free_port, launch, listens, port_free, session_of, stop, tail
 from storage.errors import ServiceError
 from storage.home import local_home, make_folder
 from storage.tracking import default_uri
+from storage.tracking.places import STORE
 
 PREFECT_PORT, MLFLOW_PORT = 4200, 5050
 READY_SECONDS = 600.0        # a first start on a busy machine: thousands of files to compile, a hundred migrations
@@ -62,8 +63,8 @@ def mlflow(port: int) -> Server:
     """MLflow's pages over the database that runs write to directly."""
     home = make_folder(local_home())
     url = f"http://127.0.0.1:{port}"
-    return Server("mlflow", [sys.executable, "-m", "storage.tracking.server", str(port), default_uri(),
-                             f"file://{home / 'mlflow-artifacts'}"], url, f"{url}/health")
+    return Server("mlflow", [sys.executable, "-m", "storage.tracking.server", str(port), f"file://{home / 'mlflow-artifacts'}"],
+                  url, f"{url}/health", environment={STORE: default_uri()})
 
 
 def deployments(api: str) -> Server:
@@ -79,6 +80,14 @@ def deployments(api: str) -> Server:
 
     return Server("deployments", [sys.executable, "-m", "flows.deployments", str(told)], ready=ready,
                   environment={"PREFECT_API_URL": api, "PYTHONUNBUFFERED": "1"}, extra={"api": api})
+
+
+def left_behind(dead: Record | None) -> list[list[float]]:
+    """What a service that died had begun and still works, such as a flow run: its successor's record names it too, so that
+    `down` ends it."""
+    if dead is None or dead.process.alive:
+        return []
+    return [[one.pid, one.started] for one in (*session_of(dead.process), *dead.orphans)]
 
 
 class Start:
@@ -98,10 +107,15 @@ class Start:
         self.server = self._build(port)
         self._log = local_home() / "logs" / f"{self.server.name}.log"
         self._deadline = time.monotonic() + READY_SECONDS
+        orphans = left_behind(Record.load(folder(), self.server.name))
         self._process: subprocess.Popen = launch(self.server.command, self._log, self.server.environment)
         self.record = Record(self.server.name, ProcessId.of(psutil.Process(self._process.pid)), self._owner,
-                             self.server.url, str(self._log), {**self.server.extra, "ready": False})
-        self.record.save(folder())
+                             self.server.url, str(self._log), {**self.server.extra, "ready": False, "orphans": orphans})
+        try:
+            self.record.save(folder())
+        except BaseException:
+            self.abandon()
+            raise
 
     @property
     def moved(self) -> bool:

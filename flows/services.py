@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from flows import servers
+from flows.pages import Prefect
 from flows.processes import Record, answers, stop
 from flows.servers import LOOK_SECONDS, MLFLOW_PORT, PREFECT_PORT, Start, folder
 from storage.errors import ServiceError
 from storage.home import make_folder
+from storage.masked import masked, parted
 
 ORDER = ("prefect", "mlflow", "deployments")      # shown in this order, stopped in the opposite one
 
@@ -40,9 +42,7 @@ def prefect_api(meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
     """
     given = os.environ.get("PREFECT_API_URL")
     if given:
-        if not answers(f"{given.rstrip('/')}/health", timeout=10):
-            raise ServiceError(f"PREFECT_API_URL is {given} but nothing answers there; start that server, or unset "
-                               "the variable to let this command start one of its own")
+        check_external(given)
         meanwhile()
         yield given
         return
@@ -61,6 +61,13 @@ def prefect_api(meanwhile: Callable[[], None] = lambda: None) -> Iterator[str]:
         finally:
             os.environ.pop("PREFECT_API_URL", None)
             _stop_if_last()
+
+
+def check_external(api: str) -> None:
+    """:raises ServiceError: nothing answers at PREFECT_API_URL, or not with a welcome"""
+    if why := Prefect(api, timeout=10).well():
+        raise ServiceError(f"PREFECT_API_URL is {masked(api)} but nothing answers there ({why}); start that server, or unset "
+                           "the variable to let this command start one of its own")
 
 
 def start_prefect(owner: str, meanwhile: Callable[[], None] = lambda: None) -> Record:
@@ -142,13 +149,14 @@ def in_use(name: str) -> bool:
 
 # ---------------------------------------------------------------------------------------------------------- addresses
 def external() -> dict[str, str]:
-    """Addresses of the services that run elsewhere and are not ours to start: name -> URL of its pages."""
+    """Addresses of the services that run elsewhere and are not ours to start: name -> URL of its pages, without a name and
+    password in it, since it is shown."""
     found = {}
     if api := external_api():
-        found["prefect"] = os.environ.get("PREFECT_UI_URL") or api.removesuffix("/api")
+        found["prefect"] = parted(os.environ.get("PREFECT_UI_URL") or api.removesuffix("/api"))[0]
     tracking = os.environ.get("MLFLOW_TRACKING_URI", "")
     if tracking.startswith("http"):
-        found["mlflow"] = tracking.rstrip("/")
+        found["mlflow"] = parted(tracking.rstrip("/"))[0]
     return found
 
 
@@ -165,6 +173,6 @@ def mlflow_url() -> str:
     """Where MLflow's pages are, or will be after `reread up`."""
     given = os.environ.get("REREAD_MLFLOW_URL") or os.environ.get("MLFLOW_TRACKING_URI", "")
     if given.startswith("http"):
-        return given.rstrip("/")
+        return parted(given.rstrip("/"))[0]
     record = running("mlflow")
     return record.url if record and record.url else f"http://127.0.0.1:{MLFLOW_PORT}"

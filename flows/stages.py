@@ -26,6 +26,7 @@ from flows.run_log import run_log  # noqa: E402
 from flows.schedule import PRIORITY  # noqa: E402
 from flows.work import Order, perform  # noqa: E402
 from storage.errors import RereadError  # noqa: E402
+from storage.masked import masked  # noqa: E402
 
 
 def worth_retrying(task, task_run, state) -> bool:
@@ -54,7 +55,7 @@ def _stage(kind: str):
                 get_run_logger().info("%s in %.1f s: %s", title, outcome.seconds, outcome.artifact)
                 return outcome
             except RereadError as error:
-                return Failed(message=str(error), data=error)      # so its page begins with the sentence
+                return Failed(message=masked(str(error)), data=error)      # so its page begins with the sentence
             except Exception as error:
                 if not may_pass(error):
                     get_run_logger().error("%s: %s", title, type(error).__name__, exc_info=True)

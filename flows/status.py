@@ -20,6 +20,7 @@ from flows.processes import Record, session_of
 from flows.services import ORDER, external, external_api, folder
 from storage.errors import ServiceError
 from storage.home import home, is_url, local_home
+from storage.masked import masked
 
 LIBRARIES = ("reread", "prefect", "mlflow", "ray")
 SIZING_SECONDS = 2.0         # the sizes of what is kept are counted for so long at most
@@ -54,7 +55,7 @@ def gather() -> dict[str, Any]:
     return {"ok": all(finding.ok for finding in findings), "services": services, "versions": _versions(services),
             "queue": queue(api) if api_well else None, "disk": disk(),
             "memory_bytes": sum(one["memory_bytes"] or 0 for one in services),
-            "findings": [asdict(finding) for finding in findings]}
+            "findings": [{**asdict(finding), "message": masked(finding.message)} for finding in findings]}
 
 
 _FINE = Finding("", True, "")

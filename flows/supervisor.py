@@ -9,13 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from flows import fleet, health, pages, services, status
 from flows.commands.output import size
-from flows.processes import Record, tail
+from flows.processes import Record, stop, tail
 from storage.errors import ServiceError
 from storage.home import local_home
 
@@ -60,20 +60,23 @@ class Line:
     def show(self, important: str, rest: Callable[[], str]) -> None:
         if self.live:
             width = shutil.get_terminal_size().columns - 1
-            self.out.write("\r\x1b[2K" + f"{important} | {rest()}"[:width])
+            self._write("\r\x1b[2K" + f"{important} | {rest()}"[:width])
         elif important != self._last:
-            self.out.write(f"{time.strftime('%H:%M:%S')} {important} | {rest()}\n")
+            self._write(f"{time.strftime('%H:%M:%S')} {important} | {rest()}\n")
         self._last = important
-        self.out.flush()
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.out.write(("\r\x1b[2K" if self.live else "") + text + "\n")
-        self.out.flush()
+        self._write(("\r\x1b[2K" if self.live else "") + text + "\n")
 
     def clear(self) -> None:
         if self.live:
-            self.out.write("\r\x1b[2K")
+            self._write("\r\x1b[2K")
+
+    def _write(self, text: str) -> None:
+        """A terminal that was closed, or a reader that has gone, must not keep us from stopping what we started."""
+        with suppress(OSError, ValueError):
+            self.out.write(text)
             self.out.flush()
 
 
@@ -91,6 +94,7 @@ def watch(up: fleet.Up, interrupts: Interrupts, out: TextIO | None = None) -> li
             dead = [record for record in records.values() if not record.process.alive]
             if dead and _taken_away(dead, interrupts):
                 line.say("stopped by `reread down`")
+                stop([records[name].process for name in started])           # or by removing the folder of records
                 return []
             if dead:
                 if time.monotonic() - since > HOUR:
@@ -103,7 +107,9 @@ def watch(up: fleet.Up, interrupts: Interrupts, out: TextIO | None = None) -> li
                 if (name := deaths.most_common(1)[0][0]) and deaths[name] > RESTARTS:
                     raise ServiceError(f"{name} died {deaths[name]} times; what its log says is above")
                 again = fleet.up(lambda text: line.say(text + " ..."), interrupts.asked)
-                records, started, scale = dict(again.records), started | set(again.started), Scale()
+                # one that somebody else has started meanwhile is theirs to stop
+                started = started - {record.name for record in dead} | set(again.started)
+                records, scale = dict(again.records), Scale()
                 if again.started:                        # or another `up` that watches them was faster
                     line.say(f"started again: {', '.join(again.started)}")
             if dead or time.monotonic() - shown > SHOW_SECONDS:
@@ -112,12 +118,18 @@ def watch(up: fleet.Up, interrupts: Interrupts, out: TextIO | None = None) -> li
                 shown = time.monotonic()
     except KeyboardInterrupt:
         pass
-    except ServiceError:
-        line.clear()
-        fleet.down(tuple(started))
+    except Exception:
+        _end(records, started, line)
         raise
+    return _end(records, started, line)
+
+
+def _end(records: dict[str, Record], started: set[str], line: Line) -> list[Record]:
+    """Stop what was started here, also where somebody has removed the folder of records."""
     line.clear()
-    return fleet.down(tuple(started))
+    stopped = fleet.down(tuple(started), line.say)
+    stop([records[name].process for name in started if name in records])
+    return stopped
 
 
 def _taken_away(dead: list[Record], interrupts: Interrupts) -> bool:

@@ -8,6 +8,8 @@ import os
 import sys
 import time
 
+from storage.masked import masked
+
 ROOT = "reread"
 NOISY = ("mlflow", "alembic", "sqlalchemy", "urllib3", "git", "fsspec", "filelock", "datasets", "matplotlib")
 
@@ -53,6 +55,9 @@ class _Text(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname).1s %(name)s: %(message)s", "%H:%M:%S")
 
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -60,4 +65,4 @@ class _Json(logging.Formatter):
                 "level": record.levelname, "logger": record.name, "message": record.getMessage()}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return masked(json.dumps(line, ensure_ascii=False))

@@ -75,5 +75,7 @@ def _complain(message: str, error: BaseException, code: int, debug: bool) -> int
         import traceback
 
         traceback.print_exception(error)
-    typer.echo(f"error: {message}", err=True)
+    from storage.masked import masked
+
+    typer.echo(f"error: {masked(message)}", err=True)
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -16,28 +17,45 @@ from storage.home import local_home, make_folder
 
 def bring_up(detach: bool) -> None:
     _check_place()
+    _check_nights()
     began = time.monotonic()
     with supervisor.Interrupts().heeded() as interrupts:
         up = fleet.up(_tell, interrupts.asked)
-        for name in up.records:
-            if name not in up.started:
-                _tell(f"{name} runs already", "")
-        if up.started:
-            _tell(f"all answer after {time.monotonic() - began:.0f} s", "")
-        _links(up)
+        try:
+            _announce(up, time.monotonic() - began, detach)
+        except OSError:                                  # whoever read this has gone, and nobody will look after them
+            fleet.down(up.started)
+            raise
         if not up.started:
-            say("\nnothing to start; stop them with: reread down")
             return
         if detach and interrupts.asked():
             fleet.down(up.started)
             raise KeyboardInterrupt
         if detach:
-            say("\nrunning in the background; stop with: reread down")
             return
-        say("\nCtrl-C stops them; or from elsewhere: reread down")
         stopped = supervisor.watch(up, interrupts)
     if stopped:
         say(f"stopped {', '.join(record.name for record in stopped)}")
+
+
+def _announce(up: fleet.Up, seconds: float, detach: bool) -> None:
+    for name in up.records:
+        if name not in up.started:
+            _tell(f"{name} runs already", "")
+    if up.started:
+        _tell(f"all answer after {seconds:.0f} s", "")
+    _links(up)
+    say("\nnothing to start; stop them with: reread down" if not up.started else
+        "\nrunning in the background; stop with: reread down" if detach else
+        "\nCtrl-C stops them; or from elsewhere: reread down")
+
+
+def _check_nights() -> None:
+    """A time of nights that cannot be read is told before anything starts; the usual one needs no look."""
+    from flows.nights.clock import CRON, TIMEZONE, Clock
+
+    if os.environ.get(CRON) or os.environ.get(TIMEZONE):
+        Clock.from_settings()
 
 
 def _tell(text: str, end: str = " ...") -> None:
@@ -71,7 +89,7 @@ def _links(up: fleet.Up) -> None:
 
 
 def bring_down() -> None:
-    stopped = fleet.down()
+    stopped = fleet.down(report=_tell)
     left = clean_up()
     for record in stopped:
         say(f"stopped {record.name} (pid {record.process.pid})")

@@ -9,6 +9,8 @@ from storage.errors import TrackingError
 from storage.home import local_home
 from storage.tracking.views import START
 
+STORE = "REREAD_MLFLOW_STORE"       # tells MLflow's server where the store is; others can read its command line
+
 
 def default_uri() -> str:
     """`MLFLOW_TRACKING_URI`, or SQLite in the home (its local part when the home is a URL)."""

@@ -1,4 +1,5 @@
-"""MLflow's web pages in one process: `python -m storage.tracking.server PORT STORE ARTIFACTS`.
+"""MLflow's web pages in one process: `python -m storage.tracking.server PORT ARTIFACTS`, with the store's URI in
+REREAD_MLFLOW_STORE, since it may hold a password and a command line is there for all to read.
 
 `mlflow server` loads everything twice, once to look at the store and once more in a child that answers, and needs ten
 seconds to notice that it should end. This runs the application of the same package under uvicorn directly: half the
@@ -13,6 +14,7 @@ import sys
 import uuid
 
 from storage.tracking.client import one_at_a_time
+from storage.tracking.places import STORE, default_uri
 
 HOST = "127.0.0.1"
 LINGER_SECONDS = 2           # for requests that are being answered when it is asked to end
@@ -29,7 +31,8 @@ def main(port: int, store: str, artifacts: str) -> None:
     try:
         settings = _settings(store, artifacts)
     except (ImportError, AttributeError):
-        os.execv(sys.executable, by_command(port, store, artifacts))
+        os.environ["MLFLOW_BACKEND_STORE_URI"] = store
+        os.execv(sys.executable, by_command(port, artifacts))
     os.environ.update(settings)
     from mlflow.server.handlers import initialize_backend_stores
 
@@ -39,10 +42,10 @@ def main(port: int, store: str, artifacts: str) -> None:
                 timeout_graceful_shutdown=LINGER_SECONDS)
 
 
-def by_command(port: int, store: str, artifacts: str) -> list[str]:
-    """The same by MLflow's own command."""
+def by_command(port: int, artifacts: str) -> list[str]:
+    """The same by MLflow's own command, which finds the store in its own variable."""
     return [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1",
-            "--backend-store-uri", store, "--default-artifact-root", artifacts]
+            "--default-artifact-root", artifacts]
 
 
 def _settings(store: str, artifacts: str) -> dict[str, str]:
@@ -62,4 +65,4 @@ def _settings(store: str, artifacts: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(int(sys.argv[1]), os.environ.get(STORE) or default_uri(), sys.argv[2])

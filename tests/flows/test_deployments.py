@@ -40,6 +40,12 @@ def test_prefect_yaml_names_flows_that_exist():
             form.model_validate(given | (parameters or {}).get("request", {}))
 
 
+def test_only_nights_have_a_schedule():
+    written = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    assert [one["name"] for one in written if one.get("schedules")] == ["nightly-evaluation"]
+    assert [one.name for one in deployments.deployments() if one.schedules] == ["nightly-evaluation"]
+
+
 def test_runs_over_a_limit_wait_on_the_server_and_are_found_by_tag():
     """With a limit on tasks they would hold a core or a GPU meanwhile; both ways to deploy agree."""
     written = {one["name"]: one for one in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]}

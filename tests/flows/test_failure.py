@@ -82,6 +82,15 @@ def test_a_page_that_cannot_be_made_hides_no_failure(page, monkeypatch):
     assert body(SpecError(SENTENCE))().message == SENTENCE
 
 
+def test_no_password_is_shown(page, caplog):
+    """A database says its whole address when it refuses."""
+    error = TrackingError("tracking store postgresql://mlflow:se/cret@db/mlflow refuses: x")
+    error.__cause__ = OSError("http://me:secret@host/x")
+    text = body(error)().message + page["failure"] + page["description"]
+    text += body(KeyError("postgresql://mlflow:secret@db/mlflow"))().message + page["failure"] + caplog.text
+    assert "cret" not in text and "mlflow:***@db" in text and "me:***@host" in text
+
+
 def test_prefect_still_sees_the_form():
     flow = body(SpecError("x"))
     assert list(inspect.signature(flow).parameters) == ["request"]

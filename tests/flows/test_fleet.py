@@ -183,6 +183,75 @@ def test_half_written_records_do_not_matter(small_servers, text):
     assert json.loads((services.folder() / "mlflow.json").read_text())["owner"] == "up"
 
 
+@pytest.mark.parametrize("changes", [
+    {"process": {"pid": "12", "started": 1.0}}, {"process": {"pid": -1, "started": 1.0}}, {"process": {"pid": 12, "started": None}},
+    {"url": 5}, {"url": "http://127.0.0.1:nine"}, {"extra": None}, {"name": "prefect"}, {"colour": "red"}])
+def test_records_that_somebody_else_wrote_do_not_matter(small_servers, changes):
+    whole = {"name": "mlflow", "process": {"pid": 12, "started": 1.0}, "owner": "up", "url": None, "log": None, "extra": {}}
+    services.make_folder(services.folder())
+    (services.folder() / "mlflow.json").write_text(json.dumps(whole | changes))
+    assert Record.load(services.folder(), "mlflow") is None
+    assert fleet.down() == [] and len(fleet.up().started) == 3
+
+
+def test_nobody_else_may_read_a_record(small_servers):
+    """The address of a server elsewhere may hold a password."""
+    services.start_prefect("run")
+    assert (services.folder() / "prefect.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("writes", [0, 1, 4])
+def test_a_disk_that_fills_up_while_starting_is_told_and_leaves_nothing(small_servers, monkeypatch, writes):
+    """Records are written when each begins and when it is ready."""
+    import errno
+    import os
+
+    from flows import processes
+
+    begun, replace_, launch, left = [], os.replace, servers.launch, [writes]
+
+    def full(source, target):
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left[0] -= 1
+        replace_(source, target)
+
+    monkeypatch.setattr(processes.os, "replace", full)
+    monkeypatch.setattr(servers, "launch", lambda *what: begun.append(launch(*what)) or begun[-1])
+    with pytest.raises(ServiceError, match="cannot be written under .*: No space left on device; free some"):
+        fleet.up()
+    assert begun and all(process.poll() is not None for process in begun)
+    assert [path.name for path in services.folder().iterdir() if path.suffix in (".json", ".partial")] == []
+
+
+def test_down_ends_also_what_was_begun_before_a_killed_service_was_started_again(small_servers, monkeypatch):
+    build = servers.deployments
+    family = ("import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+              "open(sys.argv[1], 'w').close(); time.sleep(600)")
+
+    def with_a_run(api):
+        server = build(api)
+        return replace(server, command=[sys.executable, "-c", family, server.command[-1]])
+
+    monkeypatch.setattr(servers, "deployments", with_a_run)
+    runs = []
+    for _ in range(3):
+        record = fleet.up().records["deployments"]
+        runs.append(ProcessId.of(psutil.Process(record.process.pid).children()[0]))
+        kill(record)
+    fleet.up()
+    assert all(run.alive for run in runs), "a run goes on until somebody stops it"
+    fleet.down()
+    assert not any(run.alive for run in runs)
+
+
+def test_an_api_elsewhere_that_is_away_is_told_before_anything_starts(small_servers, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", f"http://me:secret@127.0.0.1:{free_port(0)}/api")
+    with pytest.raises(ServiceError, match="PREFECT_API_URL is http://me:.* nothing answers there") as refusal:
+        fleet.up()
+    assert not small_servers and "secret" not in str(refusal.value)
+
+
 def test_stale_pids_are_not_touched(small_servers, sleeper):
     """After a reboot the numbers belong to others."""
     others = [sleeper() for _ in services.ORDER]

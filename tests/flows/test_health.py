@@ -134,6 +134,18 @@ def test_servers_elsewhere_are_asked_with_what_proves_who_asks(api, nowhere, mon
     assert not finding.ok and "PREFECT_API_URL" in finding.remedy and "secret" not in finding.message
 
 
+@pytest.mark.parametrize("name, variable, end", [("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", "")])
+def test_a_name_and_password_in_the_address_are_told_to_that_server_alone(api, monkeypatch, name, variable, end):
+    given = api.url.replace("//", "//me:se%20cret@") + end
+    assert health.elsewhere(name, given).ok and api.headers["authorization"] == "Basic bWU6c2UgY3JldA=="
+    monkeypatch.setenv(variable, given)
+    assert health.elsewhere(name, api.url + end).ok and api.headers["authorization"] == "Basic bWU6c2UgY3JldA=="
+    monkeypatch.setenv(variable, given.replace("127.0.0.1", "localhost"))
+    assert health.elsewhere(name, api.url + end).ok and "authorization" not in api.headers
+    api.status = 401
+    assert "cret" not in health.elsewhere(name, given).message
+
+
 def test_a_proxy_is_not_asked_for_this_machine(api, nowhere, monkeypatch):
     monkeypatch.setenv("http_proxy", nowhere)
     monkeypatch.delenv("no_proxy", raising=False)

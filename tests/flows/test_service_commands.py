@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import fleet, health, services
+from flows import fleet, health, servers, services
 from flows.commands import service
 from flows.processes import ProcessId, Record, free_port
 from storage.errors import ServiceError
@@ -75,6 +75,39 @@ def test_interrupted_while_the_links_are_printed_nothing_stays(reread, small_ser
     monkeypatch.setattr(service, "_links", lambda up: os.kill(os.getpid(), signal.SIGINT))
     assert reread("up", *arguments).code == (130 if arguments else 0)
     assert len(small_servers) == 3 and not any(start.record.process.alive for start in small_servers)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--detach",)])
+def test_nothing_stays_when_nobody_can_read_what_is_said(reread, small_servers, monkeypatch, arguments):
+    """`reread up | head -1`"""
+    def gone(text=""):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(service, "say", gone)
+    with pytest.raises(SystemExit):
+        reread("up", *arguments)
+    assert len(small_servers) == 3 and not any(start.record.process.alive for start in small_servers)
+
+
+@pytest.mark.parametrize("name, value", [("REREAD_NIGHTLY_CRON", "at two"), ("REREAD_NIGHTLY_TIMEZONE", "Mars/Olympus")])
+def test_a_time_of_nights_that_cannot_be_read_is_told_before_anything_starts(reread, small_servers, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    refused(reread, f"{name} is {value!r}: expected")
+    assert not small_servers
+
+
+def test_down_says_that_it_waits_for_another_command(reread, small_servers):
+    with services.exclusive():
+        threading.Timer(0.5, lambda: held.release()).start()
+        held = threading.Lock()
+        held.acquire()
+        said = []
+        waiting = threading.Thread(target=fleet.down, kwargs={"report": said.append})
+        waiting.start()
+        held.acquire()
+        assert waiting.is_alive() and said == ["waiting for another command that starts or stops them"]
+    waiting.join(20)
+    assert not waiting.is_alive()
 
 
 # ---------------------------------------------------------------------------------------------------------------- places
@@ -197,6 +230,33 @@ def test_servers_elsewhere_are_judged_by_their_answer(reread, small_servers, mon
     answer = reread("status", "--json")
     assert answer.code == 1 and state(answer)["prefect"] == "external" and state(answer)["mlflow"] == "external, silent"
     assert finding(answer, "mlflow")["remedy"] == "start that server, or correct MLFLOW_TRACKING_URI"
+
+
+def test_no_password_is_shown(reread, small_servers, monkeypatch):
+    services.start_prefect("run")
+    place = services.running("prefect").url.removeprefix("http://")
+    (services.folder() / "prefect.json").unlink()
+    monkeypatch.setenv("PREFECT_API_URL", f"http://me:secret@{place}/api")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{free_port(0)}")
+    up = reread("up", "--detach")
+    assert up.code == 0, up.err
+    answer, table = reread("status", "--json"), reread("status")
+    assert state(answer)["prefect"] == "external" and state(answer)["mlflow"] == "external, silent"
+    said = "".join(one.out + one.err for one in (up, answer, table, reread("down"), reread("doctor")))
+    assert "secret" not in said and place in said
+    assert "secret" not in services.mlflow_url()
+
+
+def test_a_password_in_a_log_and_that_of_the_store_stay_hidden(reread, home, monkeypatch):
+    """Everybody can read a command line."""
+    (home / "services").mkdir(parents=True)
+    (home / "words.log").write_text("no server at postgresql://mlflow:secret@db/mlflow")
+    Record("mlflow", ProcessId(2**22 - 1, 1.0), "up", "http://127.0.0.1:9", str(home / "words.log")).save(services.folder())
+    answer = reread("status", "--json")
+    assert "mlflow:***@db" in finding(answer, "mlflow")["message"] and "secret" not in answer.out + reread("status").out
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://mlflow:secret@db/mlflow")
+    server = servers.mlflow(5050)
+    assert "secret" not in str(server.command) and "secret" in server.environment["REREAD_MLFLOW_STORE"]
 
 
 def test_a_stale_state_folder_says_what_is_dead_and_down_clears_it(reread, sleeper):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import threading
 import time
@@ -120,6 +121,52 @@ def test_elsewhere_a_line_is_written_only_when_something_changes(small_servers, 
     watched.interrupts._asked.set()
     watched.end()
     assert not any(start.record.process.alive for start in small_servers), "also the one that was stopped"
+
+
+class Closed(Terminal):
+    """A terminal whose window was closed: to write is an input/output error."""
+
+    closed_ = False
+
+    def write(self, text: str) -> int:
+        if self.closed_:
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+def test_a_closed_terminal_keeps_nobody_from_stopping_what_runs(small_servers, quick):
+    watched = Watched(Closed())
+    watched.until("prefect ok")
+    watched.out.closed_ = True
+    watched.interrupts._asked.set()
+    assert [record.name for record in watched.end()] == ["deployments", "mlflow", "prefect"]
+    assert not any(start.record.process.alive for start in small_servers)
+
+
+def test_a_fault_of_ours_leaves_nothing_running(small_servers, quick, monkeypatch):
+    watched = Watched(io.StringIO())
+    monkeypatch.setattr(supervisor, "_state", lambda records: 1 / 0)
+    assert isinstance(watched.end(), ZeroDivisionError)
+    assert not any(start.record.process.alive for start in small_servers)
+
+
+def test_who_removes_the_folder_of_records_stops_what_runs(small_servers, quick):
+    watched = Watched(io.StringIO())
+    watched.until("prefect ok")
+    shutil.rmtree(services.folder())
+    psutil.Process(watched.up.records["mlflow"].process.pid).kill()
+    assert watched.end() == []
+    assert not any(start.record.process.alive for start in small_servers)
+
+
+def test_what_somebody_else_has_started_again_is_theirs(small_servers, quick, monkeypatch):
+    up = fleet.up()
+    psutil.Process(up.records["mlflow"].process.pid).kill()
+    theirs = fleet.up().records["mlflow"]
+    interrupts, out = supervisor.Interrupts(), io.StringIO()
+    monkeypatch.setattr(supervisor, "_state", lambda records: interrupts._asked.set() or "")
+    assert [record.name for record in supervisor.watch(up, interrupts, out)] == ["deployments", "prefect"]
+    assert theirs.process.alive and "mlflow died" in out.getvalue() and "started again" not in out.getvalue()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
