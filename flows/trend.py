@@ -53,8 +53,9 @@ def draw(nights: Sequence[Past], folder: Path, model: str | None = None, task: s
             raise SpecError(f"no finished night asked {name} {task!r}; it was asked: {', '.join(wanted)}")
         for label in wanted if task is None else [task]:
             path = folder / f"{_file(name)}.{_file(label)}.png"
-            _draw(finished, name, label, path)
-            found.append(path)
+            if points(finished, name, label):           # a task may be without any score
+                _draw(finished, name, label, path)
+                found.append(path)
     return found
 
 

@@ -66,10 +66,12 @@ def previous(entry: Entry, entries: Sequence[Entry], store: Store) -> list[Verdi
     return _verdicts("previous", against, entry.parts(store), other.parts(store))
 
 
-def best(entry: Entry, holder: Entry | None, held: str | None, alias: str, store: Store) -> tuple[bool, Verdict, str]:
+def best(entry: Entry, holder: Entry | None, held: str | None, alias: str, store: Store,
+         others: Sequence[Entry] = ()) -> tuple[bool, Verdict, str]:
     """(whether the alias moves to this version, the comparison, a sentence).
 
     holder  the version that has it; None = nobody, or (`held`, its number) one that the suite does not ask
+    others  the other versions of the size: an alias that nobody has goes to none that is surely worse than another
     """
     if holder is None and held is not None:
         note = f"{alias} stays with version {held}, which has no scores of this suite"
@@ -80,6 +82,12 @@ def best(entry: Entry, holder: Entry | None, held: str | None, alias: str, store
             return (False, Verdict("alias", ALL, "its controls", UNKNOWN, reason="the suite has no controls"),
                     f"nobody has {alias}, and no evaluation of this suite has controls to be above")
         verdict = _verdict("alias", ALL, "its controls", above)
+        rival = _rival(entry, others, store) if verdict.result == BETTER else None
+        if rival is not None:
+            number = f"version {rival.version.number}"
+            lost = _verdict("alias", ALL, number, suite_scores.difference(entry.parts(store), rival.parts(store)))
+            if lost.result == WORSE:
+                return False, lost, f"nobody is {alias}: this one is worse than {number}"
         return (verdict.result == BETTER, verdict,
                 f"the first of its size above its controls: it is {alias} now" if verdict.result == BETTER
                 else f"nobody is {alias}: this one is not above its controls")
@@ -92,6 +100,14 @@ def best(entry: Entry, holder: Entry | None, held: str | None, alias: str, store
            WORSE: f"{alias} stays with {against}", EVEN: f"{alias} stays with {against}: the interval includes zero",
            UNKNOWN: f"{alias} stays with {against}: there is no interval"}
     return verdict.result == BETTER, verdict, why[verdict.result]
+
+
+def _rival(entry: Entry, others: Sequence[Entry], store: Store) -> Entry | None:
+    """The one with the highest number of those that were asked the same, if it is above this one's."""
+    numbers = {one.version.number: suite_scores.mean(one.parts(store)).value or 0.0
+               for one in (entry, *others) if one is entry or not _no_pair(entry, one, store)}
+    first = max(others, key=lambda one: numbers.get(one.version.number, 0.0), default=None)
+    return first if first and numbers.get(first.version.number, 0.0) > numbers[entry.version.number] else None
 
 
 def _no_pair(entry: Entry, other: Entry, store: Store) -> str:

@@ -42,7 +42,7 @@ class Entry:
 
     version: Version
     asked: dict[str, Asked] = field(default_factory=dict)           # by label
-    before: dict[str, dict[str, str]] = field(default_factory=dict)     # label -> {"prompts", "scores"} it carries now
+    before: dict[str, dict[str, str]] = field(default_factory=dict)     # label -> {"prompts", "scores", "order"} it carries
     reason: str = ""                                                # why it is due; "" = it is not
     not_asked: str = ""                                             # why the suite cannot ask it, one sentence
     failure: str = ""
@@ -90,15 +90,22 @@ def suite_version(suite: Suite, store: Store) -> str:
 
 def look(suite: Suite, versions: Iterable[Version], store: Store) -> list[Entry]:
     """Every version that the suite is for, with what is missing of its scores."""
-    return [_entry(suite, version, store) for version in versions
-            if any(fnmatchcase(version.name, pattern) for pattern in suite.models)]
+    entries = [_entry(suite, version, store) for version in versions
+               if any(fnmatchcase(version.name, pattern) for pattern in suite.models)]
+    stages = [stage for entry in entries if entry.plan for stage in entry.plan.stages.values()]
+    if stages:
+        said = f"{suite.name} {suite_version(suite, store)}"
+        for stage in stages:
+            stage.tags["suite"] = said          # what its run in MLflow says
+    return entries
 
 
 def carried(suite: Suite, version: Version) -> dict[str, dict[str, str]]:
-    """label -> {"prompts", "scores"}: the ids that a version carries of this suite."""
+    """label -> {"prompts", "scores", "order"}: what a version carries of this suite."""
     try:
         found = json.loads(version.tags.get(f"suite.{suite.name}", "{}"))
-        return {label: {"prompts": one["prompts"], "scores": one["scores"]} for label, one in found.items()}
+        return {label: {"prompts": one["prompts"], "scores": one["scores"], "order": one.get("order", "")}
+                for label, one in found.items()}
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}                        # somebody changed the tag: evaluated again
 
@@ -204,7 +211,8 @@ def _reason(entry: Entry) -> str:
         return SUITE
     if any(entry.before[label]["prompts"] != one.prompts for label, one in entry.asked.items()):
         return PROMPTS
-    if any(entry.before[label]["scores"] != one.scores for label, one in entry.asked.items()):
+    if any(entry.before[label]["scores"] != one.scores or entry.before[label].get("order") not in ("", None, one.order)
+           for label, one in entry.asked.items()):
         return CODE
     return ""
 

@@ -92,13 +92,9 @@ class Ledger:
         return max((night.due for night in self.nights(suite) if night.finished), default=None)
 
     def open(self, suite: str, suite_version: str, due: datetime, at: datetime, night: str) -> list[Outcome]:
-        """Begin a night, or go on with the same one; returns what killed nights had found and not reported."""
-        left: dict[tuple[str, str], Outcome] = {}
-        for past in self.nights(suite):
-            if not past.finished and not past.summary.get("taken_over"):
-                left |= {(one.model, one.version): one for one in past.outcomes if not one.failure}
-                self.tracking.tag(past.run, {"summary.0": json.dumps({"taken_over": True})})
-                self.tracking.finish(past.run, "KILLED")
+        """Begin a night; returns what killed nights had found and not reported."""
+        killed = [past for past in self.nights(suite) if not past.finished and not past.summary.get("taken_over")]
+        left = {(one.model, one.version): one for past in killed for one in past.outcomes if not one.failure}
         experiment = self.tracking.experiment(EXPERIMENT)
         self.run = self.tracking.start(
             experiment, f"night {night}", {**KIND, "suite": suite, "suite_version": suite_version, "night": night,
@@ -106,6 +102,10 @@ class Ledger:
                                            "git_commit": git_commit() or "unknown"})
         for outcome in left.values():
             self.write(outcome)
+        for past in killed:                 # last, so that a kill on the way leaves them to be taken over again
+            self.tracking.tag(past.run, {"summary.0": json.dumps({"taken_over": True})})
+            self.tracking.finish(past.run, "KILLED")
+        self.tracking.flush()
         return list(left.values())
 
     def write(self, outcome: Outcome) -> None:

@@ -21,7 +21,7 @@ from flows.nights.outcome import Outcome, Verdict, shown
 from flows.suites import Suite
 from storage import logs
 from storage.artifacts import Store
-from storage.errors import RereadError, ServiceError, TrackingError
+from storage.errors import RereadError, ServiceError, TrackingAway, TrackingError
 from storage.tracking.limits import valid_name
 from storage.tracking.registry import Registry
 
@@ -135,8 +135,6 @@ class Night:
         report.carried = self.ledger.open(self.suite.name, digest, due, at, self.clock.night(due))
         waiting = [entry for entry in entries if entry.due]
         for entry in waiting:
-            for stage in entry.plan.stages.values() if entry.plan else ():
-                stage.tags["suite"] = f"{self.suite.name} {digest}"          # what its run in MLflow says
             self._evaluate(entry)
         carried = {(one.model, one.version): one for one in report.carried}
         for entry in waiting:
@@ -161,8 +159,8 @@ class Night:
             missing = [one.scores for one in entry.asked.values() if not self.store.exists(one.scores)]
             if missing:
                 entry.failure = f"{', '.join(missing)} was planned and not made"
-        except ServiceError:
-            raise                           # Ray or Prefect is away: no model's failure, and the next night goes on here
+        except (ServiceError, TrackingAway):
+            raise                           # MLflow, Ray or Prefect is away: no model's failure, and the next night goes on here
         except RereadError as error:
             entry.failure = str(error)
         except Exception as error:  # noqa: BLE001 - one model must not stop the others
@@ -175,21 +173,33 @@ class Night:
         if not entry.failure:
             try:
                 outcome = self._decided(entry, entries)
+            except TrackingAway:
+                raise
             except Exception as error:  # noqa: BLE001 - as above
                 entry.failure = f"its scores could not be read: {error}"
         if entry.failure:
-            outcome = Outcome(entry.version.name, entry.version.number, entry.architecture, entry.size,
-                              entry.version.tags.get("seed", ""), entry.reason, entry.failure)
-            self.ledger.write(outcome)
-            return outcome
+            return self._failed(entry, entry.failure)
         self.ledger.write(outcome)
         if outcome.alias:
             try:
                 self.registry.move(entry.version.name, outcome.alias, entry.version.number)
+            except TrackingAway:
+                raise                       # the version is still due, and the next night moves it
             except TrackingError as error:
                 outcome.alias, outcome.alias_note = "", f"the alias could not be moved: {error}"
                 self.ledger.write(outcome)
-        self.registry.tag(entry.version, _tags(self.suite, digest, entry, outcome, at))
+        try:
+            self.registry.tag(entry.version, _tags(self.suite, digest, entry, outcome, at))
+        except TrackingAway:
+            raise
+        except TrackingError as error:      # somebody deleted it meanwhile
+            outcome = self._failed(entry, f"its scores could not be written: {error}")
+        return outcome
+
+    def _failed(self, entry: Entry, why: str) -> Outcome:
+        outcome = Outcome(entry.version.name, entry.version.number, entry.architecture, entry.size,
+                          entry.version.tags.get("seed", ""), entry.reason, why)
+        self.ledger.write(outcome)
         return outcome
 
     def _decided(self, entry: Entry, entries: list[Entry]) -> Outcome:
@@ -209,7 +219,8 @@ class Night:
             return outcome
         known = {one.version.number: one for one in entries if one.version.name == entry.version.name}
         holder = known.get(held or "")
-        moves, verdict, outcome.alias_note = decide.best(entry, holder, held, alias, self.store)
+        others = [one for one in known.values() if one is not entry and one.size == entry.size]
+        moves, verdict, outcome.alias_note = decide.best(entry, holder, held, alias, self.store, others)
         outcome.verdicts.append(verdict)
         outcome.alias = alias if moves else ""
         return outcome
@@ -255,5 +266,5 @@ def _tags(suite: Suite, digest: str, entry: Entry, outcome: Outcome, at: datetim
             **{f"scores.{valid_name(label)}": one.scores for label, one in entry.asked.items()},
             **{cell: shown(figure) for cell, figure in outcome.cells.items()},
             f"suite.{suite.name}.value": shown(outcome.suite),
-            f"suite.{suite.name}": json.dumps({label: {"prompts": one.prompts, "scores": one.scores}
+            f"suite.{suite.name}": json.dumps({label: {"prompts": one.prompts, "scores": one.scores, "order": one.order}
                                                for label, one in entry.asked.items()})}

@@ -6,18 +6,20 @@ import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
 from flows import trend
 from flows.nights import ledger as ledgers
 from flows.nights.clock import Clock
+from flows.nights.due import suite_version
 from flows.nights.ledger import Ledger, NightUnderWay, alone
 from flows.nights.outcome import Outcome, Verdict
 from flows.nights.page import markdown
 from flows.nights.publish import publish
 from flows.suites import Suite
-from storage.errors import ServiceError, TrackingError
+from storage.errors import ServiceError, TrackingAway, TrackingError
 from tests.flows.nights import SUITE, World
 
 
@@ -183,6 +185,100 @@ def test_a_service_that_is_away_is_no_failure_of_a_model(world):
     assert [one.failure for one in world.night().outcomes] == [""]
 
 
+@pytest.mark.parametrize("where", ["evaluate", "aliases"])
+def test_a_store_that_goes_away_ends_the_night_and_is_no_failure_of_a_model(world, monkeypatch, where):
+    world.register(0.9)
+
+    def away(*given):
+        raise TrackingAway("tracking store x does not answer")
+
+    monkeypatch.setattr(world if where == "evaluate" else world.registry, where, away)
+    with pytest.raises(TrackingAway):
+        world.planned().run()
+    assert [night.outcomes for night in Ledger(world.tracking).nights("tests")] == [()]
+
+
+def test_a_version_that_is_deleted_meanwhile_does_not_stop_the_others(world, monkeypatch):
+    world.register(0.9)
+    world.register(0.5, seed="1")
+    tag = world.registry.tag
+
+    def deleted(version, tags):
+        if version.number == "1":
+            raise TrackingError("tracking store x refuses: Model Version (version=1) not found")
+        tag(version, tags)
+
+    monkeypatch.setattr(world.registry, "tag", deleted)
+    night = world.night()
+    assert [(one.version, bool(one.failure)) for one in night.outcomes] == [("1", True), ("2", False)]
+    assert "could not be written" in night.outcomes[0].failure and "suite" in world.tags("2")
+    assert [bool(one.failure) for one in Ledger(world.tracking).nights("tests")[0].outcomes] == [True, False]
+
+
+def test_an_alias_that_nobody_has_goes_to_none_that_is_worse_than_another(world):
+    """The version that had it was deleted; the next one is above its controls, and still no match for the first."""
+    world.register(0.9)
+    world.night()
+    with world.registry._store() as store:
+        store.delete_registered_model_alias("quick-pydocs", "best-tiny")
+    world.later()
+    world.register(0.4)
+    worse = world.night().outcomes[0]
+    assert not worse.alias and world.registry.aliases("quick-pydocs") == {}
+    assert worse.alias_note == "nobody is best-tiny: this one is worse than version 1"
+    assert results(worse, "alias") == {"suite": "worse"}
+    world.later()
+    world.register(0.95)
+    assert world.night().outcomes[0].alias == "best-tiny"
+
+
+def test_another_order_is_compared_from_the_next_night_on(world):
+    world.register(0.6)
+    first = world.night()
+    world.later()
+    world.suite = Suite.model_validate({**SUITE, "order": "twice"})
+    world.asked.clear()
+    second = world.night()
+    [one] = second.outcomes
+    assert second.suite_version != first.suite_version and one.reason == "code or settings changed" and world.asked == []
+    assert world.tags("1")["suite"] == f"tests {second.suite_version}" and not second.regressions
+    world.later()
+    assert not world.night().work
+
+
+def test_runs_of_a_night_through_prefect_say_which_suite_asks(world, tmp_path, monkeypatch):
+    import yaml
+
+    from flows import nightly
+
+    world.register(0.6)
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(SUITE))
+    plans = []
+    monkeypatch.setattr(nightly, "Runner", lambda plan, store: SimpleNamespace(run=lambda: plans.append(plan)))
+    nightly.evaluate_version.fn("models:/quick-pydocs/1", str(tmp_path / "tests.yaml"))
+    assert {stage.tags["suite"] for stage in plans[0].stages.values()} == {
+        f"tests {suite_version(world.suite, world.store)}"}
+
+
+def test_a_kill_while_a_night_takes_over_loses_nothing(world, monkeypatch):
+    found = Outcome("a", "1", suite=(0.5, 0.4, 0.6))
+    first, rest = Ledger(world.tracking), ("tests", "0", world.now, world.now, "2026-03-02")
+    first.open(*rest)
+    first.write(found)
+    start = world.tracking.start
+    monkeypatch.setattr(world.tracking, "start", crash_at(start, 1))
+    with pytest.raises(KeyboardInterrupt):
+        Ledger(world.tracking).open(*rest)
+    monkeypatch.setattr(world.tracking, "start", start)
+    monkeypatch.setattr(Ledger, "write", crash_at(Ledger.write, 1))
+    with pytest.raises(KeyboardInterrupt):
+        Ledger(world.tracking).open(*rest)
+    monkeypatch.undo()
+    assert Ledger(world.tracking).open(*rest) == [found]
+    assert [night.status for night in Ledger(world.tracking).nights("tests")] == ["KILLED", "KILLED", "RUNNING"]
+    assert Ledger(world.tracking).open(*rest) == [found], "in the night that took it over"
+
+
 def test_a_killed_night_goes_on_and_loses_nothing(world, monkeypatch):
     """Killed first between two evaluations, then between the alias and the tags of the first version."""
     world.register(0.7)
@@ -338,6 +434,13 @@ def test_lines_break_where_prompts_changed(world):
         replace(one, reason=reason),), {}) for k, reason in enumerate(("new", "code or settings changed", "prompts changed"))]
     [own] = trend.points(nights, "m", "a").values()
     assert trend._parts(own) == [[0, 1], [2]]
+
+
+def test_a_task_without_any_score_stops_no_plot(tmp_path):
+    at = datetime(2026, 3, 2, 2, tzinfo=UTC)
+    one = Outcome("m", "1", "jrt", "tiny", suite=(0.4, 0.3, 0.5), tasks={"a": (None, None, None), "b": (0.4, 0.3, 0.5)})
+    made = trend.draw([ledgers.Past("r", "tests", "0", at, at, "FINISHED", (one,), {})], tmp_path)
+    assert [path.name for path in made] == ["m.b.png", "m.suite.png"]
 
 
 def test_the_clock_knows_when_nights_are_due():
