@@ -9,6 +9,7 @@ from flows import environment
 environment.prepare()
 
 from contextlib import suppress  # noqa: E402
+from datetime import UTC, datetime  # noqa: E402
 from typing import Any  # noqa: E402
 
 from prefect import flow, get_run_logger, runtime  # noqa: E402
@@ -36,8 +37,6 @@ FINISHED, REGRESSION = "reread.nightly.finished", "reread.nightly.regression"
 
 def run_name() -> str:
     """`night of 2026-11-30, suite nightly`; just the flow's name where the form cannot be read, which the run itself says."""
-    from datetime import UTC, datetime
-
     with suppress(RereadError, ValueError, KeyError):
         request = NightlyRequest.model_validate(runtime.flow_run.parameters.get("request", {}))
         clock, now = Clock.from_settings(), datetime.now(UTC)
@@ -58,7 +57,8 @@ def nightly_evaluation(request: NightlyRequest = NIGHT) -> Any:
     """
     interruptible()
     logger = get_run_logger()
-    night = Night(suites.load(request.where), Store(), Clock.from_settings(), evaluate=lambda entry: evaluated(entry, request))
+    night = Night(suites.load(request.where), Store(), Clock.from_settings(), evaluate=lambda entry: evaluated(entry, request),
+                  scheduled=scheduled())
     if request.only_if_due and night.is_done():
         logger.info("the night that is due has been done: nothing to do")
         return Completed(message="The night that is due has been done.", data={"headline": "done before"})
@@ -74,6 +74,13 @@ def nightly_evaluation(request: NightlyRequest = NIGHT) -> Any:
     tell(report)
     logger.info("%s; MLflow: %s%s", report.headline(), services.mlflow_url(), report.link)
     return ended(report, request)
+
+
+def scheduled() -> datetime | None:
+    """When the schedule meant this run to begin; None for one that no schedule made."""
+    if "auto-scheduled" not in runtime.flow_run.tags:
+        return None
+    return datetime.fromtimestamp(runtime.flow_run.scheduled_start_time.timestamp(), UTC)
 
 
 def tonight(night: Night) -> tuple[Report, str]:

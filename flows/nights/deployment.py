@@ -11,8 +11,10 @@ from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.schedules import Cron, Schedule
 
+from flows import suites
 from flows.nights.clock import CRON, DEFAULT_CRON, Clock
 from flows.nights.ledger import Ledger
+from flows.nights.request import NightlyRequest
 from storage import logs
 from storage.errors import RereadError
 
@@ -67,8 +69,9 @@ def kept_by_people(client: Any) -> list[Schedule]:
     return merged(existing, explicit=bool(os.environ.get(CRON)))
 
 
-def catch_up(client: Any, now: datetime | None = None, suite: str = "nightly", ledger: Ledger | None = None) -> str | None:
-    """One run now, if the last due night was missed: id of the run, or None where nothing is to be done.
+def catch_up(client: Any, now: datetime | None = None, ledger: Ledger | None = None) -> str | None:
+    """One run now, if the last due night was missed: id of the run, or None where nothing is to be done. It is asked what
+    the first active schedule asks.
 
     A night that was due while the server was up waits there as a late run, which does the same; then there is no second.
     A deployment that is new missed nothing.
@@ -78,10 +81,13 @@ def catch_up(client: Any, now: datetime | None = None, suite: str = "nightly", l
     if due is None:
         return None
     deployment = client.read_deployment_by_name(NAME)
-    if deployment.paused or not any(schedule.active for schedule in deployment.schedules):
+    active = [schedule for schedule in deployment.schedules if schedule.active]
+    if deployment.paused or not active:
         return None
     if deployment.created is None or deployment.created >= due:
         return None
+    request = NightlyRequest.model_validate({**((active[0].parameters or {}).get("request") or {}), **ASKED["request"]})
+    suite = suites.load(request.where).name
     last = (ledger or Ledger()).last_finished(suite)
     if last is not None and last >= due:
         return None
@@ -90,7 +96,7 @@ def catch_up(client: Any, now: datetime | None = None, suite: str = "nightly", l
     if any(run.expected_start_time is None or run.expected_start_time <= now for run in waiting):
         return None
     run = client.create_flow_run_from_deployment(
-        deployment.id, parameters=ASKED, tags=["caught up"], idempotency_key=f"nightly {suite} {due.isoformat()}")
+        deployment.id, parameters={"request": request.model_dump(mode="json", exclude_unset=True)}, tags=["caught up"], idempotency_key=f"nightly {suite} {due.isoformat()}")
     log.info("the night of %s was missed: one run makes up for it", due.isoformat())
     return str(run.id)
 
@@ -99,5 +105,5 @@ def catch_up_quietly(client: Any) -> None:
     """`catch_up` on the start of the process that serves deployments, which must start whatever comes of it."""
     try:
         catch_up(client)
-    except (RereadError, OSError, ObjectNotFound) as error:
+    except (RereadError, OSError, ValueError, ObjectNotFound) as error:      # pydantic's refusal is a ValueError
         log.warning("missed nights could not be looked up: %s", error)

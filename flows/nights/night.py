@@ -97,20 +97,21 @@ class Night:
 
     evaluate   makes what is missing of one version, as `entry.plan` says; what it raises is that version's failure, and no other's
     now        the clock on the wall, UTC
+    scheduled  when a schedule meant this night to begin; one that a person set on the page may know of more than the settings
     """
 
     def __init__(self, suite: Suite, store: Store, clock: Clock, evaluate: Callable[[Entry], Any],
                  registry: Any = None, ledger: Ledger | None = None,
-                 now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+                 now: Callable[[], datetime] = lambda: datetime.now(UTC), scheduled: datetime | None = None) -> None:
         self.suite, self.store, self.clock, self.evaluate = suite, store, clock, evaluate
         self.registry = registry if registry is not None else Registry()
         self.ledger = ledger or Ledger()
-        self.now = now
+        self.now, self.scheduled = now, scheduled
 
     def due(self) -> datetime:
         """The due time that a night now is for; now itself with the schedule off."""
-        now = self.now()
-        return self.clock.last_due(now) or now
+        now = max(self.now(), self.scheduled or self.now())         # clocks of two machines differ
+        return max((at for at in (self.clock.last_due(now), self.scheduled) if at is not None), default=now)
 
     def is_done(self) -> bool:
         """Whether the night that is due now has been done, by whatever run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -13,6 +13,7 @@ from flows import deployments, suites
 from flows.nights import deployment as nights
 from flows.nights.clock import Clock
 from flows.nights.ledger import Ledger
+from flows.nights.night import Night
 from storage.errors import SpecError
 
 NOW = datetime(2026, 3, 7, 9, tzinfo=UTC)
@@ -83,7 +84,7 @@ class Server:
     def __init__(self, created: datetime = datetime(2026, 1, 1, tzinfo=UTC), paused: bool = False, active: bool = True,
                  waiting: tuple[datetime, ...] = ()) -> None:
         self.deployment = SimpleNamespace(id=uuid4(), created=created, paused=paused,
-                                          schedules=[SimpleNamespace(active=active)])
+                                          schedules=[SimpleNamespace(active=active, parameters={})])
         self.waiting = [SimpleNamespace(expected_start_time=at) for at in waiting]
         self.asked: list[dict] = []
 
@@ -128,6 +129,34 @@ def test_where_nothing_was_missed_nothing_is_started(server, last):
     assert nights.catch_up(server, NOW, ledger=Past(last)) is None and server.asked == []
 
 
+def test_what_a_schedule_asks_is_caught_up(tmp_path):
+    """A person's own suite, set in the schedule's parameters on the page."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("name: mine\nevaluations: [{cloze: {task: lookup}}]\n")
+    server, looked = Server(), []
+    server.deployment.schedules = [
+        SimpleNamespace(active=False, parameters={}),
+        SimpleNamespace(active=True, parameters={"request": {"file": str(mine), "fail_on_regression": True}})]
+
+    class Named(Past):
+        def last_finished(self, suite):
+            looked.append(suite)
+
+    assert nights.catch_up(server, NOW, ledger=Named(None))
+    assert looked == ["mine"] and server.asked[0]["idempotency_key"].startswith("nightly mine ")
+    assert server.asked[0]["parameters"] == {
+        "request": {"file": str(mine), "fail_on_regression": True, "only_if_due": True}}
+
+
+def test_a_schedule_that_asks_what_is_no_longer_there_stops_nothing():
+    server = Server()
+    server.deployment.schedules = [SimpleNamespace(active=True, parameters={"request": {"file": "/nowhere/mine.yaml"}})]
+    nights.catch_up_quietly(server)
+    server.deployment.schedules = [SimpleNamespace(active=True, parameters={"request": {"fail": 3}})]
+    nights.catch_up_quietly(server)
+    assert server.asked == []
+
+
 def test_a_deployment_that_never_had_a_night_has_missed_one():
     assert nights.catch_up(Server(), NOW, ledger=Past(None))
 
@@ -138,6 +167,27 @@ def test_looking_for_missed_nights_never_stops_the_deployments(caplog):
             raise ObjectNotFound(Exception("gone"))
 
     nights.catch_up_quietly(Broken())
+
+
+def test_a_run_of_a_schedule_from_the_page_is_due_at_its_own_time(monkeypatch):
+    """Four times a day, set on the page: each of them is a night, though the settings know of one."""
+    from flows import nightly
+
+    def started(tags, at):
+        monkeypatch.setattr(nightly.runtime, "flow_run", SimpleNamespace(tags=tags, scheduled_start_time=at))
+        return nightly.scheduled()
+
+    evening = datetime(2026, 3, 7, 20, tzinfo=UTC)
+    assert started(["auto-scheduled"], evening) == evening and started(["caught up"], evening) is None
+    clock, now = Clock("0 2 * * *", "UTC"), lambda: datetime(2026, 3, 7, 20, 1, tzinfo=UTC)
+    plain, own = (Night(None, None, clock, None, registry=1, ledger=Past(DUE), now=now, scheduled=at) for at in (None, evening))
+    plain.suite = own.suite = SimpleNamespace(name="nightly")
+    assert (plain.due(), plain.is_done()) == (DUE, True) and (own.due(), own.is_done()) == (evening, False)
+    early = Night(own.suite, None, clock, None, registry=1, ledger=Past(DUE), scheduled=DUE + timedelta(days=1),
+                  now=lambda: DUE + timedelta(days=1, seconds=-0.2))
+    assert not early.is_done(), "this machine's clock is behind the server's"
+    late = Night(own.suite, None, clock, None, registry=1, ledger=Past(DUE), now=now, scheduled=datetime(2026, 3, 5, 20, tzinfo=UTC))
+    assert late.is_done(), "one that piled up is caught up with the rest"
 
 
 # -------------------------------------------------------------------------------------------------------------- suites
