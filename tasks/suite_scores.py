@@ -39,7 +39,7 @@ class Item:
 
 
 Parts = Mapping[str, Part]                          # label of the evaluation -> its answers
-Items = dict[tuple[str, str, str], Item]            # (label, column, item)
+Items = dict[tuple[str, str, str, int], Item]       # (label, column, item, which time it was asked)
 
 
 def mean(parts: Parts) -> Interval:
@@ -80,17 +80,20 @@ def above_controls(parts: Parts) -> Interval | None:
 
 def _items(parts: Parts, control: str = "none") -> Items:
     found: Items = {}
+    times: Counter = Counter()
     for label, part in parts.items():
         table = RowTable(part.folder / "predictions.arrow").table
         names = ("item", "document", "task", "column", "order", "control", "correct", "prompt")
         for row in table.select(names).to_pylist():
             if row["order"] == part.order and row["control"] == control:
-                found[label, row["column"], row["item"]] = Item(
+                key = (label, row["column"], row["item"])
+                found[*key, times[key]] = Item(
                     float(row["correct"]), row["prompt"], (row["task"], row["document"]))
+                times[key] += 1
     return found
 
 
-def _weights_N(keys: Sequence[tuple[str, str, str]]) -> np.ndarray:
+def _weights_N(keys: Sequence[tuple[str, str, str, int]]) -> np.ndarray:
     """So that the plain mean of weighted values is the mean over columns: N / (columns · items of the own column)."""
     sizes = Counter(key[:2] for key in keys)
     return np.array([len(keys) / (len(sizes) * sizes[key[:2]]) for key in keys])

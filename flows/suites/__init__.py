@@ -13,6 +13,7 @@ from storage.errors import SpecError
 from tasks.specs import CorpusSpec, EvaluationPlan, Spec
 
 FOLDER = Path(__file__).parent
+WHOLE = "suite"             # where results name evaluations: all of them together
 
 
 class Suite(Spec):
@@ -40,6 +41,8 @@ class Suite(Spec):
         twice = sorted({label for label in labels if labels.count(label) > 1})
         if twice:
             raise ValueError(f"evaluations: {twice[0]!r} appears twice; give the second a `name` of its own")
+        if WHOLE in labels:
+            raise ValueError(f"evaluations: {WHOLE!r} stands for all of them together; give this one another `name`")
         for evaluation in self.evaluations:
             wanted, room = evaluation.evaluate.generation_tokens, evaluation.cloze.generation_tokens
             if wanted > room:

@@ -11,6 +11,7 @@ import html
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 MANY = 8            # rows from which a table gets a filter
 STYLE = """
@@ -83,7 +84,7 @@ def page(folder: Path, title: str, runs: Mapping[str, str] | None = None) -> str
 
 def _inlined(folder: Path, name: str) -> str:
     """The picture itself as an address; a name that leaves the folder, or that is not there, stays a name."""
-    path = folder / name
+    path = folder / unquote(name)
     if path.parent != folder or not path.is_file():
         return name
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")

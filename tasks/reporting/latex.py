@@ -30,6 +30,8 @@ def escape(text: str) -> str:
 
 
 def _plain(letter: str) -> str:
+    if unicodedata.category(letter) == "Cc":         # new lines too: two of them would end a paragraph
+        return " "
     if ord(letter) < 0x180:                          # Latin, which T1 has
         return letter
     return unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode() or "?"
@@ -54,12 +56,18 @@ def _part(found: Table, rows: list[list[str]], conditions: str, number: int, of:
     title = escape(found.title) + (f", part {number} of {of}" if of > 1 else "")
     caption = " ".join(part for part in (f"{title}.", prose(found.note) if number == 1 else "", prose(conditions)) if part)
     columns = "".join("l" if _words([row[place] for row in rows]) else "r" for place in range(len(found.columns)))
-    lines = [" & ".join(map(escape, found.columns)), *(" & ".join(map(escape, row)) for row in rows)]
+    lines = [_line(found.columns), *map(_line, rows)]
     return "\n".join([
         r"\begin{table}[htbp]", r"\centering", rf"\caption[{{{title}}}]{{{caption}}}", rf"\label{{{label}}}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%", rf"\begin{{tabular}}{{{columns}}}", r"\toprule",
         lines[0] + r" \\", r"\midrule", *(line + r" \\" for line in lines[1:]), r"\bottomrule", r"\end{tabular}}",
         r"\end{table}"])
+
+
+def _line(cells: list[str]) -> str:
+    """A row; one that begins with [ or * would belong to the \\\\ before it."""
+    text = " & ".join(map(escape, cells))
+    return "{}" + text if text.startswith(("[", "*")) else text
 
 
 def _words(cells: list[str]) -> bool:

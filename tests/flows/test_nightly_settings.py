@@ -200,6 +200,7 @@ def test_shipped_suites_are_whole():
 @pytest.mark.parametrize("text, words", [
     ("name: a\nevaluations: []\n", "evaluations"), ("name: A\nevaluations: [{cloze: {task: lookup}}]\n", "name"),
     ("name: a\nevaluations: [{cloze: {task: lookup}}, {cloze: {task: lookup}}]\n", "'lookup' appears twice"),
+    ("name: a\nevaluations: [{name: suite, cloze: {task: lookup}}]\n", "'suite' stands for all of them"),
     ("name: a\nevaluations: [{cloze: {task: nothing}}]\n", "nothing"),
     ("name: a\nmodel: x\nevaluations: [{cloze: {task: lookup}}]\n", "model"),
     ("name: a\nevaluations: [{cloze: {task: lookup, generation_tokens: 8}, evaluate: {generation_tokens: 9}}]\n",

@@ -35,6 +35,13 @@ def test_a_table_says_its_conditions_and_ids():
     assert r"\begin{tabular}{lrr}" in text and r"jrt\_1 & 0.001 [0.1, 0.2] & 1 \\" in text
 
 
+def test_cells_break_no_line_and_no_row():
+    """After \\\\ LaTeX reads [ as a length and * as a command of its own, also on the next line."""
+    found = Table("t", "T", ["a", "b"], [["x", "1"], ["[y]", "2"], ["* z", "3"], ["one\n\ntwo\x1b\x00", "4"]])
+    lines = latex.table(found, "C.", {}).splitlines()
+    assert r"{}[y] & 2 \\" in lines and r"{}* z & 3 \\" in lines and r"one  two   & 4 \\" in lines
+
+
 def test_a_long_table_goes_on_in_parts_and_loses_no_row():
     text = latex.table(many(90), "C.", {})
     assert text.count(r"\begin{table}") == 3 == text.count(r"\end{table}") and text.count(r"jrt\_") == 90

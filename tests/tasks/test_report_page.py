@@ -27,3 +27,9 @@ def test_everything_is_inside(tmp_path):
 def test_a_page_without_runs_has_no_list_of_them(tmp_path):
     (tmp_path / "report.md").write_text("# A\n", encoding="utf-8")
     assert "Runs in MLflow" not in page(tmp_path, "A")
+
+
+def test_a_plot_with_another_alphabet_in_its_name_is_inside(tmp_path):
+    (tmp_path / "größe+1.png").write_bytes(PNG)
+    (tmp_path / "report.md").write_text("# A\n\n![size](größe+1.png)\n", encoding="utf-8")
+    assert "data:image/png;base64," in page(tmp_path, "A")

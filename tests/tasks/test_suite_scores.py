@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from storage.errors import SpecError
-from storage.shards import ShardWriter
+from storage.shards import RowTable, ShardWriter
 from tasks.suite_scores import Part, above_controls, difference, mean
 
 SCHEMA = pa.schema([*((name, pa.string()) for name in ("item", "document", "task", "column", "order", "control", "prompt")),
@@ -54,6 +54,25 @@ def test_a_difference_is_paired(tmp_path):
     assert loss.high == pytest.approx(-0.1)
     same = difference(high, high)
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
+
+
+def test_an_item_that_was_asked_twice_counts_twice(tmp_path):
+    def twice(name, values):
+        made = part(tmp_path / name, {"x": values})
+        return Part(_renamed(made.folder, tmp_path / f"{name} twice"), "default")
+
+    first, second = {"a": twice("one", [1.0, 0.0, 1.0, 0.0])}, {"a": twice("two", [0.0, 1.0, 1.0, 0.0])}
+    assert mean(first).n == 4 and mean(first).value == 0.5 and difference(first, second).value == 0.0
+
+
+def _renamed(folder: Path, to: Path) -> Path:
+    """The same answers, every second one under the name of the one before it."""
+    to.mkdir()
+    with ShardWriter(to / "predictions.arrow", SCHEMA) as writer:
+        for row in RowTable(folder / "predictions.arrow").table.to_pylist():
+            column, number = row["item"].split("/")
+            writer.append({**row, "item": f"{column}/{int(number) // 2}"})
+    return to
 
 
 def test_other_prompts_are_refused(tmp_path):
