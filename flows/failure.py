@@ -45,6 +45,7 @@ def clear_failures(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(read(form, request) if isinstance(request, Mapping) else request)
         except Exception as error:  # noqa: BLE001 - whatever it is, the run must say it
             return failed(error)
+    body.__signature__ = inspect.signature(function, eval_str=True)        # Prefect cannot look up names in its module
     return body
 
 

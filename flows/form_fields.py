@@ -16,14 +16,24 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_model, model_serializer
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    Tag,
+    create_model,
+    model_serializer,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
+from flows.choices import Select
 from tasks.specs import Spec
 
 UNSET: Any = object()
@@ -53,7 +63,9 @@ class Fold:
 
 
 class Form(Spec):
-    """Base of forms and of their groups."""
+    """Base of forms and of their groups. A box for words that is emptied again says nothing."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     part_of: ClassVar[type[Spec] | None] = None   # the model whose fields these are, where the request allows several
     constants: ClassVar[dict[str, Any]] = {}      # of a tab: what choosing it says, path -> value
@@ -64,6 +76,14 @@ class Form(Spec):
         if cls.part_of is not None:
             return isinstance(look(request, path), cls.part_of)
         return all(look(request, join(path, key)) == each for key, each in cls.constants.items())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _emptied_boxes(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        return {name: value for name, value in data.items() if not (
+            isinstance(value, str) and not value.strip() and name in cls.model_fields and _is_box(cls.model_fields[name]))}
 
     @model_serializer(mode="wrap")
     def _what_was_filled(self, write: Any) -> dict[str, Any]:
@@ -85,6 +105,12 @@ class Form(Spec):
             _render(facts, any(isinstance(one, Fold) for one in cls.model_fields[name].metadata))
             facts["position"] = position           # a database may sort the names
         return schema
+
+
+def _is_box(field: FieldInfo) -> bool:
+    """Whether a field is for words of one's own, and may be left out."""
+    kinds = (field.annotation, *get_args(field.annotation))
+    return str in kinds and not field.is_required() and not any(isinstance(one, Select) for one in field.metadata)
 
 
 def _render(facts: dict[str, Any], folded: bool) -> None:

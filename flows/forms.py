@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 
 from flows import overrides, requests
 from flows.choices import Select, eval_tasks, model_presets, prompt_orders, question_tasks
@@ -37,7 +37,7 @@ CHECKPOINT = ("Which trained model: the id of a checkpoint or its first letters,
               "Examples: checkpoint-0123, models:/quick-pydocs/3, models:/quick-pydocs@best-tiny, hf:gpt2")
 ADVANCED = "What is rarely changed. Press Change to see it; a field keeps its usual value until you change it"
 STEPS = "Stop after so many optimiser steps; empty = read all of the data once"
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class FlowForm(Form):
@@ -233,7 +233,7 @@ class PretrainForm(FlowForm):
         RecallRows(), title="Training data", description="What the model learns from")
     corpus: Corpus = Field(Pydocs(), title="Text", description=(
         "Where rows are written from, and what a tokenizer is made from; a set intersection needs none"))
-    seed: int = Field(0, ge=0, title="Seed", description="Draws the first weights and the masks")
+    seed: int = Field(0, ge=0, lt=1 << 53, title="Seed", description="Draws the first weights and the masks")
     advanced: Annotated[PretrainAdvanced, At(""), Fold()] = Field(
         PretrainAdvanced(), title="Advanced", description=ADVANCED)
 
@@ -244,6 +244,8 @@ class PretrainForm(FlowForm):
             if not isinstance(self.data, kind) and details != type(details)():
                 raise SpecError(f"the form: Advanced > {kind.model_config['title']} is changed, but the training data is "
                                 f"'{self.data.model_config['title']}'; choose that training data, or set these to usual")
+        if isinstance(self.data, QuestionRows):
+            asked(found, self.data.task)
         if isinstance(self.data, RecallRows) and any(path.startswith("rows.") for path in found):
             found["rows.kind"] = "recall"
         return found
@@ -274,14 +276,17 @@ ASKED = (*QUESTIONS, "task", "orders", "limit")
 
 
 def asked(found: dict[str, Any], task: str, base: str = "") -> dict[str, Any]:
-    """Questions are of the task that asks them; one that needs them gets none from nowhere."""
+    """Questions are of the task that asks them; one that needs them gets none from nowhere, and no other asks any."""
     own = join(base, "questions.")
-    given = any(path.startswith(own) for path in found)
-    if given:
+    if any(path.startswith(own) for path in found):
         found[f"{own}task"] = task
-    if task in question_tasks() and not given:
+    places = [place for place in (f"{own}paths", f"{own}dataset") if place in found]
+    if task in question_tasks() and not places:
         raise SpecError(f"task {task} asks the questions of a data set: fill in Question files, their place on the machine "
                         "that runs this, or Published set, a name on the hub")
+    if task not in question_tasks() and places:
+        raise SpecError(f"task {task} asks no questions of a data set: leave Question files and Published set empty, or choose "
+                        f"another task, {', '.join(question_tasks())}")
     return found
 
 

@@ -135,6 +135,7 @@ def explain(error: ValidationError, source: str, data: Any = None) -> str:
     for finding in error.errors(include_url=False):
         place = _place(finding["loc"], data)
         given, message = finding.get("input"), finding["msg"].removeprefix("Value error, ")
+        message = message.replace("valid tuple", "list").replace("Tuple should", "List should").replace(" after validation", "")
         if finding["type"] == "extra_forbidden":
             lines.append(f"{place}: there is no such field")
         elif finding["type"] == "missing":

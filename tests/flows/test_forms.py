@@ -14,6 +14,7 @@ from prefect.utilities.schema_tools.validation import validate
 from pydantic import BaseModel, ValidationError
 
 from flows import choices, forms, single, studies
+from flows.failure import read
 from flows.form_fields import Form, look, paths, specs
 from flows.study import study
 from storage.artifacts import Store
@@ -329,6 +330,49 @@ def test_what_does_not_fit_is_told_before_anything_starts(home, form, words):
     with pytest.raises(RereadError) as refusal:
         form.to_request().plan(Store())
     assert words in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name, sent, usual", [
+    ("study", {"advanced": {"file": ""}}, {}), ("pretrain", {"advanced": {"experiment": " "}}, {}),
+    ("tokenise", {"tokenizer": "", "corpus": {"dataset": "x", "dataset_config": "", "dataset_split": ""}}, {"corpus": {"dataset": "x"}}),
+    ("cloze", {"task": "fda", "question_files": [" /da ta/é "], "question_set": ""}, {"task": "fda", "question_files": ["/da ta/é"]}),
+    ("evaluate", {"checkpoint": " checkpoint-01\n"}, {"checkpoint": "checkpoint-01"}),
+    ("evaluate", {"checkpoint": "c", "prompts": {"prompts": "prompts-01 "}}, {"checkpoint": "c", "prompts": {"prompts": "prompts-01"}}),
+])
+def test_an_emptied_box_says_nothing_and_blanks_around_words_do_not_count(name, sent, usual):
+    form = forms.FORMS[name]
+    assert form.model_validate(sent).to_request() == form.model_validate(usual).to_request()
+
+
+@pytest.mark.parametrize("name, sent, words", [
+    ("evaluate", {"checkpoint": " "}, "checkpoint: got ' '; string should have at least 1 character"),
+    ("study", {"study": ""}, "Study: got ''; input should be 'quick'"), ("pretrain", {"model": ""}, "no model preset ''"),
+    ("pretrain", {"seed": 2**70}, "seed: got 1180591620717411303424; input should be less than 9007199254740992"),
+    ("pretrain", {"advanced": {"train": {"optimiser": {"learning_rate": float("inf")}}}},
+     "learning_rate: got inf; input should be a finite number"),
+    ("pretrain", {"data": {"task": "fda"}}, "fill in Question files"),
+    ("pretrain", {"data": {"task": "fda"}, "advanced": {"questions": {"limit": 3}}}, "fill in Question files"),
+    ("cloze", {"task": "pydocs", "question_files": ["x"]}, "task pydocs asks no questions of a data set"),
+    ("tokenise", {"corpus": {"paths": "a.txt"}}, "corpus.paths: got 'a.txt'; input should be a list"),
+    ("deploy", {"checkpoint": "c", "lengths": []}, "lengths: List should have at least 1 item, not 0"),
+])
+def test_what_cannot_be_is_told_in_the_words_of_the_page(home, name, sent, words):
+    with pytest.raises(RereadError) as refusal:
+        read(forms.FORMS[name], sent).to_request().plan(Store())
+    assert words in str(refusal.value)
+
+
+def test_files_may_be_many_and_have_any_name(home):
+    names = [f"/da ta/é ü/{number}, [x]; 'y'.txt" for number in range(5000)]
+    form = read(forms.TokeniseForm, {"corpus": {"paths": names}})
+    assert form.to_request().corpus.paths == tuple(names)
+    assert form.to_request().title(Store()) == "tokenise 0, [x]; 'y'.txt and 4999 more with gpt2"
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_prefect_itself_can_read_the_form(name):
+    asked = FLOWS[name].validate_parameters({"request": NEEDED.get(name, {})})
+    assert type(asked["request"]) is forms.FORMS[name]
 
 
 def test_only_forms_that_need_a_checkpoint_need_anything():
