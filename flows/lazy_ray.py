@@ -6,12 +6,28 @@ module imports Prefect and Ray.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import Any
 
 from prefect.futures import PrefectFuture
-from prefect_ray import RayTaskRunner
+from prefect_ray import RayTaskRunner, task_runners
 
 from flows import ray_runner
+
+
+class _Later:
+    """Ray, imported when something of it is needed."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("ray"), name)
+
+
+# prefect_ray leaves a module that loads itself as soon as somebody asks it for anything, such as `inspect` when it looks
+# through all modules for the one that a frame is of
+if type(sys.modules.get("ray")).__name__ == "_LazyModule":
+    del sys.modules["ray"]
+    task_runners.ray = _Later()
 
 
 class LazyRay(RayTaskRunner):

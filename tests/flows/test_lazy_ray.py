@@ -25,6 +25,7 @@ def events(monkeypatch):
     monkeypatch.setattr(ray_runner, "start", lambda: found.append("start") or running.append(True))
     monkeypatch.setattr(ray_runner, "shut_down", lambda: found.append("end") or running.clear())
     monkeypatch.setattr(ray_runner, "is_running", lambda: bool(running))
+    monkeypatch.setattr(RayTaskRunner, "__enter__", lambda self: found.append("prefect_ray's own start") or self)
     monkeypatch.setattr(RayTaskRunner, "submit", lambda self, *_: found.append("submit"))
     return found
 
@@ -52,10 +53,18 @@ def test_flows_are_imported_and_begun_without_ray():
     """Importing Ray alone takes a second, its start several."""
     code = ("import sys; from flows.single import pretrain; r = pretrain.task_runner\n"
             "with r: pass\n"
+            "import inspect; inspect.getmodule(sys._getframe())\n"      # looks at every module there is
             "print('ray._raylet' in sys.modules)")
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300,
                           env={**os.environ, "PREFECT_LOGGING_LEVEL": "ERROR"})
     assert said.stdout.split()[-1] == "False", said.stderr
+
+
+def test_the_task_runner_finds_ray_once_it_is_needed():
+    code = ("import sys; from flows import lazy_ray; from prefect_ray import task_runners\n"
+            "print(task_runners.ray.is_initialized(), 'ray._raylet' in sys.modules)")
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert said.stdout.split() == ["False", "True"], said.stderr
 
 
 def test_prefects_own_signal_handler_stays_where_prefect_looks_after_the_process(monkeypatch):
