@@ -19,6 +19,7 @@ from prefect.states import Cancelled, Crashed, Failed
 from prefect_ray.context import remote_options
 
 from flows import limits, results_page, schedule
+from flows.embedded import uninterrupted
 from flows.plan import Plan, Stage
 from flows.ray_runner import cores, session, shut_down, start
 from flows.run_log import run_log
@@ -30,6 +31,7 @@ from flows.work import Order, Outcome
 from storage.artifacts import Store
 from storage.errors import RereadError, SpecError, StageFailed
 from storage.home import local_home
+from storage.masked import masked
 
 POLL_SECONDS = 0.2
 REFRESH_SECONDS = 3.0
@@ -83,15 +85,21 @@ class Runner:
             self.runs.end("FAILED")
             raise
         except BaseException:           # Ctrl-C, or cancelled; Ray goes first, so that no stage ends its run after us
-            shut_down()
-            self.runs.end("KILLED")
-            for key in self.running:
-                ended(self.tasks[key].task_run_id, Cancelled(message="the run was cancelled"))
+            with uninterrupted():       # a second Ctrl-C would leave runs that seem to go on for ever
+                shut_down()
+                self.runs.end("KILLED")
+                for key in self.running:
+                    ended(self.tasks[key].task_run_id, Cancelled(message="the run was cancelled"))
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        results_page.publish(self.plan, self.store, self.outcomes, self.runs)
-        self.runs.end("FINISHED")
+        try:
+            results_page.publish(self.plan, self.store, self.outcomes, self.runs)
+        except Exception as trouble:  # noqa: BLE001 - what was asked is made; only its page is not
+            get_run_logger().warning("%s is made; the page of results could not be: %s: %s", self.plan.goal.artifact,
+                                     type(trouble).__name__, masked(str(trouble)))
+        finally:
+            self.runs.end("FINISHED")
 
     def drive(self, watch: Watch) -> None:
         """The loop: start what can start, wait a little, collect what ended."""

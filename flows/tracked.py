@@ -15,6 +15,7 @@ from flows.lineage import datasets
 from flows.plan import RUNS_IN_MLFLOW, Plan, Stage
 from flows.recorded import record
 from flows.registering import register, register_missed
+from storage import logs
 from storage.artifacts import Store
 from storage.provenance import git_commit
 from storage.tracking import Tracking, experiment_link
@@ -22,6 +23,8 @@ from storage.tracking.system import watched
 from storage.tracking.views import START
 
 VIEWS = {"pretrain": "training", "perplexity": "reading", "extrapolation": "reading", "deploy": "speed", "bench": "speed"}
+
+log = logs.get("flows.tracked")
 
 __all__ = ["Runs", "finished", "record", "tracked"]
 
@@ -84,11 +87,14 @@ class Runs:
             for key, run in self.of.items():
                 if not self.store.exists(self.plan.stages[key].artifact):
                     self.tracking.finish(run, status)
-        self._register_missed()
-        if self.parent is not None:
-            self.tracking.finish(self.parent, status)
-        self.tracking.close()
-
+        try:
+            self._register_missed()
+        except Exception as trouble:  # noqa: BLE001 - must not take the place of what the study itself ended with
+            log.warning("earlier checkpoints are not registered: %s: %s", type(trouble).__name__, trouble)
+        finally:
+            if self.parent is not None:
+                self.tracking.finish(self.parent, status)
+            self.tracking.close()
 
     def _register_missed(self) -> None:
         """Trainings of this plan that were there before: an earlier process may have been killed before it registered."""

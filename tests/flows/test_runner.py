@@ -196,6 +196,30 @@ def test_cancelled_means_ray_gone_first_then_runs_killed(cluster, monkeypatch):
     assert [(task, state.type.value) for task, state in cluster.states] == [("make a 1", "CANCELLED")]
 
 
+def test_a_second_interrupt_leaves_no_run_going_on(cluster, monkeypatch):
+    import os
+    import signal
+
+    cluster.answers = {"make a": [None]}
+    monkeypatch.setattr(runner, "shut_down", lambda: os.kill(os.getpid(), signal.SIGINT) or time.sleep(0.05))
+    monkeypatch.setattr(runner.Runner, "ended", lambda self: os.kill(os.getpid(), signal.SIGINT) or [])
+    with pytest.raises(KeyboardInterrupt):
+        run(stage("a"))
+    assert cluster.ended == ["KILLED"] and len(cluster.states) == 1
+
+
+@pytest.mark.parametrize("trouble", [ConnectionError("http://me:secret@host is away"), KeyError("x")])
+def test_a_page_that_cannot_be_made_costs_no_result(cluster, monkeypatch, caplog, trouble):
+    def publish(*_):
+        raise trouble
+
+    monkeypatch.setattr(results_page, "publish", publish)
+    cluster.answers = {"make a": [made("a")]}
+    assert run(stage("a"))["artifact"] == "tiny-a"
+    assert cluster.ended == ["FINISHED"] and "tiny-a is made; the page of results could not be" in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_a_waiting_stage_holds_nothing(cluster):
     """Neither one that waits for its input, nor one that waits for its next attempt, is known to Ray meanwhile."""
     gpu = Stage("g", "bench", "make g", TinySpec(name="g"), {}, "tiny-g", False, ("a",))
