@@ -65,6 +65,7 @@ def export_study(what: str, target: str | None, format_: str | None, settings: l
     place = Path(target or f"{study.name}-{format_}").absolute()
     own = {"marker": METADATA, "what": "export"}
     check_free(place, force, **own)
+    _check_ours(place)
     store.verify(manifest.id)
     with whole_folder(place, force, **own) as work:
         tables = WRITERS[format_](work, study, store, manifest)
@@ -78,6 +79,18 @@ def export_study(what: str, target: str | None, format_: str | None, settings: l
     for one in files:
         say(f"{one['path']:30} {size(one['size']):>10}")
     say(f"\n{study.name}, {manifest.id}\n{place}")
+
+
+def _check_ours(place: Path) -> None:
+    """SpecError where a folder has a file that is called like our metadata and says something else."""
+    if not (place / METADATA).is_file():
+        return
+    try:
+        ours = {"format", "study", "report"} <= set(json_format.loads((place / METADATA).read_text(encoding="utf-8")))
+    except (ValueError, TypeError, OSError):
+        ours = False
+    if not ours:
+        raise SpecError(f"the {METADATA} in {place} is none of an export, so that folder is not replaced; choose another one")
 
 
 def _report(what: str, settings: list[str], store: Store) -> str:

@@ -14,7 +14,7 @@ from storage.pruning import Waste, measure
 
 EXPORT = re.compile(r"\.(?P<target>.+)\.[a-z0-9_]{8}\.(?P<end>partial|old)")      # as models.adapters.folders names them
 SETTLED = 3600.0         # nothing younger is touched: it may be in use, and nothing here is locked
-OURS = {"config.json", "model.safetensors", "metadata.json", "tokenizer", "README.md", "was"}
+OURS = {"config.json", "model.safetensors", "metadata.json", "tokenizer", "was"}      # not README.md, which anybody writes
 NOTES, RAY, HALF = "notes of a dead flow run", "Ray's folder of a dead session", "half-written export"
 
 

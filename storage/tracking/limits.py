@@ -9,7 +9,8 @@ from typing import Any
 BATCH = 1000            # metrics of one log_batch call
 PARAMETERS = 100        # parameters or tags of one call
 VALUE = 6000            # characters of a parameter value
-TAG = 8000              # characters of a tag
+TAG = 8000              # characters of a run's tag
+VERSION_TAG = 100_000   # of a model version's
 DIGEST = 36             # characters of a data set's digest
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from storage.errors import TrackingError
 from storage.tracking.asking import asked, pages
-from storage.tracking.limits import cut
+from storage.tracking.limits import VERSION_TAG, cut
 from storage.tracking.places import absolute, default_uri
 
 REFERENCE = re.compile(r"models:/(?P<name>[^/@]+)(?:/(?P<number>\d+)|@(?P<alias>[^/@]+))")
@@ -73,7 +73,7 @@ class Registry:
     def tag(self, version: Version, tags: Mapping[str, Any]) -> None:
         """Set tags of a version; its others stay."""
         with self._store() as store:
-            for key, value in cut(tags).items():
+            for key, value in cut(tags, VERSION_TAG).items():
                 store.set_model_version_tag(version.name, version.number, key, value)
 
     def aliases(self, name: str) -> dict[str, str]:

@@ -103,6 +103,16 @@ def test_only_an_export_of_ours_is_replaced_and_only_if_told(reread, toy, tmp_pa
     assert said.code == 2 and "no metadata.json" in said.err and (tmp_path / "own" / "thesis.tex").read_text() == "years"
 
 
+@pytest.mark.parametrize("text", ['{"title": "a data set of somebody"}', "[]", "no JSON"])
+def test_another_folder_with_metadata_is_not_replaced(reread, toy, tmp_path, text):
+    _, made = toy
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "metadata.json").write_text(text)
+    said = reread("export", made, "own", "--format", "csv", "--force")
+    assert said.code == 2 and "is none of an export" in said.err and len(said.err.strip().splitlines()) == 1, said.err
+    assert (tmp_path / "own" / "metadata.json").read_text() == text
+
+
 def test_a_failure_in_the_middle_leaves_nothing(reread, toy, tmp_path, monkeypatch):
     _, made = toy
     monkeypatch.setattr("tasks.reporting.tidy.tidy", lambda *given: {"recall": [{"a": 1}], "broken": 3})

@@ -136,8 +136,8 @@ def test_what_killed_commands_left_goes_too(reread, home, tmp_path, monkeypatch)
     half, own, was, theirs = (tmp_path / name for name in (
         ".model.abcd1234.partial", ".study.abcd1234.old", ".lost.abcd1234.old", ".thesis.abcd1234.partial"))
     for folder, name in ((store.folder / "notes" / "run", "note"), (ray, "log"), (half, "config.json"), (own, "was"),
-                         (was, "was"), (theirs, "chapter.txt")):
-        folder.mkdir(parents=True)
+                         (was, "was"), (theirs, "chapter.txt"), (theirs, "README.md")):
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x" * 100)
     (tmp_path / "study").mkdir()
     services = store.folder / "services"

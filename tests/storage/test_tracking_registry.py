@@ -66,6 +66,12 @@ def test_tags_are_added_and_replaced(registry):
     assert registry.version("models:/it-s/1").tags == {"checkpoint": "b", "recall": "0.25", "size": "small"}
 
 
+def test_a_tag_of_many_evaluations_comes_back_whole(registry):
+    version, long = registry.version("models:/it-s/1"), "x" * 20_000
+    registry.tag(version, {"suite.large": long})
+    assert registry.version("models:/it-s/1").tags["suite.large"] == long
+
+
 @pytest.mark.parametrize("reference, message", [
     ("models:/quick-pydocs/9", "refuses: .*version=9. not found"),
     ("models:/quick-pydocs@worst", "refuses: .*worst"),
