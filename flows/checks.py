@@ -33,6 +33,19 @@ def tokenizer_of(rows: Rows | None, tokenise: TokeniseSpec) -> str:
     return f"ids:{rows.vocabulary}" if isinstance(rows, DisjointRowsSpec) else tokenise.tokenizer
 
 
+def tokenizer_name(store: Store, checkpoint: str) -> str:
+    """The tokenizer that a checkpoint reads with, as far as its history tells; else `bytes`, for text."""
+    inputs = store.manifest(checkpoint).inputs
+    if "rows" in inputs and store.exists(inputs["rows"]):
+        rows = store.manifest(inputs["rows"])
+        if rows.spec.get("kind") == "disjoint":
+            return f"ids:{rows.spec['vocabulary']}"
+        inputs = rows.inputs
+    if "shards" in inputs and store.exists(inputs["shards"]):
+        return str(store.manifest(inputs["shards"]).spec.get("tokenizer", "bytes"))
+    return "bytes"
+
+
 def check_readable(spec: ClozeSpec, tokenizer: str) -> None:
     """SpecError before any work when prompts are made of ids that a model trained with `tokenizer` does not know, or
     of text that it cannot read."""

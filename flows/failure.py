@@ -64,6 +64,7 @@ def failed(error: Exception) -> Any:
     """Tell it in the log and as an artifact; returns the state for the flow to end in."""
     from prefect import get_run_logger
     from prefect.artifacts import create_markdown_artifact
+    from prefect.logging.handlers import APILogWorker
     from prefect.states import Failed
 
     sentence, logger = sentence_of(error), get_run_logger()
@@ -74,6 +75,7 @@ def failed(error: Exception) -> Any:
         create_markdown_artifact(page(error, getattr(error, "stages", {})), key="failure", description=sentence[:500])
     except Exception as trouble:  # noqa: BLE001 - the failure itself is what must be told
         logger.debug("no artifact for the failure: %s", trouble)
+    APILogWorker.drain_all(timeout=5)           # a page that shows the end of a run asks for no further lines
     return Failed(message=sentence, data=error)
 
 

@@ -31,6 +31,12 @@ from storage.artifacts import Store  # noqa: E402
 from storage.errors import RereadError, StageFailed  # noqa: E402
 from storage.tracking.registry import Registry  # noqa: E402
 
+ABOUT = """Evaluate the registered models that lack scores of the current suite, and say what got better or worse.
+
+A model version is evaluated when it is new, or when prompts, settings or code changed since. Its scores go to the
+version in MLflow; the alias `best-<size>` moves only when a paired interval excludes zero.
+
+**Example:** leave all as it is and press *Submit*; *Schedules* on the right says when it runs by itself."""
 NIGHT = NightlyRequest()
 FINISHED, REGRESSION = "reread.nightly.finished", "reread.nightly.regression"
 
@@ -44,13 +50,10 @@ def run_name() -> str:
     return str(runtime.flow_run.flow_name)
 
 
-@flow(name="nightly-evaluation", flow_run_name=run_name, validate_parameters=False)
+@flow(name="nightly-evaluation", description=ABOUT, flow_run_name=run_name, validate_parameters=False)
 @clear_failures
 def nightly_evaluation(request: NightlyRequest = NIGHT) -> Any:
-    """Evaluate the registered models that lack scores of the current suite, and say what got better or worse.
-
-    A model version is evaluated when it is new, or when prompts, settings or code changed since. Its scores go to the
-    version in MLflow; the alias `best-<size>` moves only when a paired interval excludes zero.
+    """One night.
 
     Args:
         request: Which suite, and when a night counts as failed. Example: leave all as it is.
@@ -59,14 +62,15 @@ def nightly_evaluation(request: NightlyRequest = NIGHT) -> Any:
     logger = get_run_logger()
     night = Night(suites.load(request.where), Store(), Clock.from_settings(), evaluate=lambda entry: evaluated(entry, request),
                   scheduled=scheduled())
-    if request.only_if_due and night.is_done():
+    only_if_due = request.only_if_due or night.scheduled is not None       # the page's schedules ask nothing
+    if only_if_due and night.is_done():
         logger.info("the night that is due has been done: nothing to do")
         return Completed(message="The night that is due has been done.", data={"headline": "done before"})
     try:
         with alone():
             report, page = tonight(night)
     except NightUnderWay as busy:
-        if not request.only_if_due:
+        if not only_if_due:
             raise
         logger.info("%s", busy)
         return Completed(message=str(busy), data={"headline": str(busy)})

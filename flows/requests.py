@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from flows import titles
 from flows.checkpoints import resolve, whole
-from flows.checks import tokenizer_source, tokens
+from flows.checks import check_readable, tokenizer_name, tokenizer_source, tokens
 from flows.plan import Plan, present
 from flows.planning import Builder
 from flows.studies import shipped
@@ -167,6 +167,8 @@ class EvaluateRequest(EvaluateSpec):
     def plan(self, store: Store) -> Plan:
         builder, checkpoint = Builder(self.experiment, store), resolve(store, self.checkpoint)
         architecture, seed = model_label(store, checkpoint).rsplit("/", 1)
+        if self.cloze is not None and not is_external(checkpoint):
+            check_readable(narrowed(self.cloze, ClozeSpec), tokenizer_name(store, checkpoint))
         prompts = (whole(store, self.prompts, "prompts") if self.prompts
                    else self.cloze.prompts(builder, checkpoint, self.tokenizer))
         task = store.manifest(prompts).spec["task"] if self.prompts else self.cloze.task

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from storage.errors import ConfigError
 
+ATTEMPTS = 5
 COMPOUND = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.For, ast.AsyncFor, ast.While, ast.With,
             ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)          # statements that hold statements
 Target = tuple[str, str | None]      # (module, name in it); None stands for the module itself, or `*`
@@ -99,9 +100,21 @@ def _words(statement: ast.stmt) -> Iterator[str]:
 def _parse(path: str) -> tuple[bytes, ast.Module]:
     source = Path(path).read_bytes()
     try:
-        return source, ast.parse(source, filename=path)
+        return source, _tree(source, path)
     except SyntaxError as error:
         raise ConfigError(f"{path}:{error.lineno}: {error.msg}; its code cannot be hashed") from error
+
+
+def _tree(source: bytes, path: str) -> ast.Module:
+    """`ast.parse`, again where CPython 3.11 stumbles: it counts the depth of all threads that parse in one place, and
+    Prefect parses beside us."""
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return ast.parse(source, filename=path)
+        except SystemError:
+            if not left:
+                raise
+    raise AssertionError
 
 
 def _hash(lines: dict[int, bytes]) -> str:

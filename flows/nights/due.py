@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from flows.checks import check_readable
+from flows.checks import check_readable, tokenizer_name
 from flows.plan import Plan, Stage, identify
 from flows.planning import Builder
 from flows.suites import Suite
@@ -161,7 +161,7 @@ def _asked(builder: Builder, suite: Suite, name: str, evaluation: EvaluationPlan
 
     external, task = is_external(checkpoint), get_task(evaluation.cloze.task)
     if not external:
-        check_readable(evaluation.cloze, _tokenizer(checkpoint, store))
+        check_readable(evaluation.cloze, tokenizer_name(store, checkpoint))
     if task.needs_corpus and "corpus" not in made:
         raise SpecError(f"{evaluation.label} asks about documents, and this model was trained on none that are known; "
                         "name a `corpus` in the suite")
@@ -184,19 +184,6 @@ def _asked(builder: Builder, suite: Suite, name: str, evaluation: EvaluationPlan
 def _available(builder: Builder, store: Store, artifact: str) -> bool:
     """Whether it is there or will be made."""
     return artifact in builder.makers or store.exists(artifact)
-
-
-def _tokenizer(checkpoint: str, store: Store) -> str:
-    """The name of the tokenizer that a checkpoint reads with, as far as its history tells; else `bytes`, for text."""
-    inputs = store.manifest(checkpoint).inputs
-    if "rows" in inputs and store.exists(inputs["rows"]):
-        rows = store.manifest(inputs["rows"])
-        if rows.spec.get("kind") == "disjoint":
-            return f"ids:{rows.spec['vocabulary']}"
-        inputs = rows.inputs
-    if "shards" in inputs and store.exists(inputs["shards"]):
-        return str(store.manifest(inputs["shards"]).spec.get("tokenizer", "bytes"))
-    return "bytes"
 
 
 def _number(text: str | None) -> int:

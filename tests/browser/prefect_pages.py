@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
+
+PRESSES = 3
 
 
 class Prefect:
@@ -29,9 +32,20 @@ class Prefect:
 
     # -------------------------------------------------------------------------------------------------------- runs
     def submit(self) -> None:
-        """From a form to the page of the run that it made: the message that says so leads there."""
-        self.page.get_by_role("button", name="Submit").click()
-        self.page.get_by_role("link", name="View run").click()
+        """From a form to the page of the run that it made: the message that says so leads there.
+
+        The button does nothing while the page checks what was typed last; then it is pressed again, as anybody would.
+        """
+        asked: list[str] = []
+        self.page.on("request", lambda request: asked.append(request.url) if "create_flow_run" in request.url else None)
+        link = self.page.get_by_role("link", name="View run")
+        for _ in range(PRESSES):
+            self.page.get_by_role("button", name="Submit").click()
+            with suppress(Exception):
+                link.wait_for(timeout=10_000)
+            if asked:
+                break
+        link.click()
         self.page.wait_for_url(re.compile("/runs/flow-run/"))
         self.page.get_by_role("tab", name="Task Runs").wait_for()
 

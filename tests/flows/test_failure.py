@@ -40,6 +40,16 @@ def test_the_state_begins_with_the_sentence(page, caplog):
     assert caplog.text.count(SENTENCE) == 1 and "Traceback" not in caplog.text
 
 
+def test_the_log_is_sent_before_the_run_ends(page, monkeypatch):
+    """A page that shows a terminal state asks for no further lines."""
+    from prefect.logging.handlers import APILogWorker
+
+    sent = []
+    monkeypatch.setattr(APILogWorker, "drain_all", lambda timeout: sent.append(dict(page)))
+    assert body(SpecError(SENTENCE))().is_failed()
+    assert len(sent) == 1 and "failure" in sent[0]
+
+
 def test_whoever_calls_the_flow_still_gets_the_error(page):
     mistake = SpecError(SENTENCE)
     assert body(mistake)().data is mistake

@@ -9,7 +9,7 @@ import pytest
 from flows import forms, requests, titles
 from flows.checkpoints import resolve, whole
 from storage.artifacts import Store
-from storage.errors import ArtifactError, TrackingError
+from storage.errors import ArtifactError, SpecError, TrackingError
 from storage.manifest import Manifest, write_manifest
 
 CHECKPOINT, OTHER, PROMPTS = "checkpoint-0123456789abcdef", "checkpoint-01ff000000000000", "prompts-0123456789abcdef"
@@ -144,3 +144,11 @@ def test_one_sentence_when_there_is_no_such_version(store, registry, reference, 
 def test_the_command_line_takes_first_letters_too(reread, store):
     said = reread("evaluate", "--checkpoint", "checkpoint-9", "--task", "disjoint")
     assert said.code != 0 and "checkpoint-01ff000000000000 (based-tiny)" in said.err
+
+
+def test_a_model_is_not_asked_in_ids_that_it_does_not_know(store):
+    """Told before anything starts: its rows say which ids there are."""
+    ours = store.manifest(CHECKPOINT)
+    assert ours.kind == "checkpoint"
+    with pytest.raises(SpecError, match="prompts of task 'disjoint' are written in ids:256, the models are trained on"):
+        requests.EvaluateRequest(checkpoint=CHECKPOINT, cloze={"task": "disjoint"}).plan(store)

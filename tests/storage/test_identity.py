@@ -269,3 +269,24 @@ def test_canonical_json_is_one_text_for_one_value():
         canonical({"a": float("nan")})
     with pytest.raises(SpecError, match="object"):
         canonical({"a": object()})
+
+
+def test_a_parser_that_stumbles_over_another_thread_is_asked_again(tmp_path, monkeypatch):
+    import ast
+
+    from storage import source
+
+    path, parse, calls = tmp_path / "one.py", ast.parse, []
+    path.write_text("X = 1\n")
+
+    def stumble(*arguments, **options):
+        calls.append(1)
+        if len(calls) < 3:
+            raise SystemError("AST constructor recursion depth mismatch (before=90, after=74)")
+        return parse(*arguments, **options)
+
+    monkeypatch.setattr(source.ast, "parse", stumble)
+    assert source.read_source(path, "one") and len(calls) == 3
+    monkeypatch.setattr(source.ast, "parse", lambda *_, **__: (_ for _ in ()).throw(SystemError("for ever")))
+    with pytest.raises(SystemError, match="for ever"):
+        source._tree(b"", "two.py")
