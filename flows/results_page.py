@@ -113,7 +113,7 @@ def cell(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:,.3f}" if abs(value) < 1000 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).replace("|", "\\|")
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).replace("|", "\\|").replace("\n", " ")
 
 
 def interval(row: Mapping[str, Any]) -> str:

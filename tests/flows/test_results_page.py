@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,10 +84,42 @@ def test_stages_that_were_there_are_counted_and_long_tables_cut(home):
     assert "5 more rows: see MLflow." in text and "c64" not in text
 
 
+def test_stages_stand_in_the_order_in_which_they_began_and_an_instant_has_no_speed(home):
+    stages = {key: Stage(key, "rows", f"make {key}", TinySpec(name=key), {}, f"rows-{key}", False, tokens=100) for key in "abc"}
+    outcomes = {"a": Outcome("rows-a", 30.0, 40.0), "b": Outcome("rows-b", 10.0, 10.0), "c": Outcome("rows-c", 20.0, 25.0)}
+    text = results_page.stages(Plan("quick", stages, stages["a"]), outcomes, {})
+    assert text.index("make b") < text.index("make c") < text.index("make a")
+    assert "| make b | 0.0 s | – |" in text and "| make c | 5.0 s | 20.000 |" in text
+
+
+def test_a_score_without_an_interval_has_a_dash(home):
+    """One document alone cannot be resampled."""
+    assert "| 300 | 0.457 | – |" in page(home, "evaluate", {"scores.json": [{**SCORE, "low": None, "high": None}]})
+
+
+@pytest.mark.parametrize(("kind", "published"), [("report", 1), ("rows", 0)])
+def test_a_study_leaves_its_report_in_mlflow_too(home, monkeypatch, kind, published):
+    import prefect
+    from prefect import artifacts
+
+    shown, files = [], []
+    monkeypatch.setattr(prefect, "get_run_logger", lambda: logging.getLogger("page"))
+    for name in ("create_markdown_artifact", "create_link_artifact"):
+        monkeypatch.setattr(artifacts, name, lambda *what, **more: shown.append((*what, more["key"])))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@mlflow:5000")
+    store = Store()
+    goal = Stage("k", kind, "the goal", TinySpec(name="k"), {}, made(store, kind, {"report.md": "# Study"}), False)
+    runs = SimpleNamespace(experiment="7", of={}, parent=None, page="/#/experiments/7", publish=files.append)
+    results_page.publish(Plan("quick", {"k": goal}, goal), store, {}, runs)
+    key = "study-quick" if kind == "report" else "rows-result"
+    assert len(files) == published and [one[-1] for one in shown] == [key, f"{key}-mlflow"]
+    assert "http://mlflow:5000/#/experiments/7" in str(shown) and "secret" not in str(shown)
+
+
 @pytest.mark.parametrize(("name", "key"), [("study-Quick_2 x", "study-quick-2-x"), ("évaluer", "valuer"), ("a--b", "a-b")])
 def test_keys_are_such_that_prefect_accepts_them(name, key):
     assert results_page.key_of(name) == key
 
 
 def test_a_bar_in_a_text_does_not_break_the_table():
-    assert results_page.cell("a|b") == "a\\|b" and results_page.cell(None) == "–" and results_page.cell(True) == "True"
+    assert results_page.cell("a|b\nc") == "a\\|b c" and results_page.cell(None) == "–" and results_page.cell(True) == "True"
