@@ -28,14 +28,14 @@ class Api:
     """A Prefect with so many runs and deployments; keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.running = self.late = self.scheduled = 0
+        self.running = self.pending = self.late = self.scheduled = 0
         self.waited, self.deployments, self.status, self.headers, self.tags = 0.0, [], 200, {}, []
 
     def answer(self, path: str, asked: dict):
         state = asked.get("flow_runs", {}).get("state", {})
         if path.endswith("/flow_runs/count"):
             wanted = (state.get("type") or state.get("name"))["any_"][0]
-            return {"RUNNING": self.running, "SCHEDULED": self.scheduled + self.late, "Late": self.late}.get(wanted, 0)
+            return {"RUNNING": self.running, "PENDING": self.pending, "SCHEDULED": self.scheduled + self.late, "Late": self.late}.get(wanted, 0)
         if path.endswith("/flow_runs/filter"):
             late = state["name"]["any_"] == ["Late"]
             found = self.late if late else self.scheduled
@@ -173,6 +173,11 @@ def test_late_runs_queue_behind_another_or_are_stuck(api, late, waited, running,
     finding = health.late_runs(pages.Prefect(api.url))
     assert finding.ok is ok and bool(finding.remedy) is bool(late)
     assert not late or f"2 runs are late, the first by {waited // 60} minutes" in finding.message
+
+
+def test_late_runs_behind_one_that_is_about_to_begin_are_not_stuck(api):
+    api.late, api.waited, api.pending = 2, 3600, 1
+    assert health.late_runs(pages.Prefect(api.url)).ok
 
 
 def test_checks_of_a_prefect_that_went_away_say_so(nowhere):

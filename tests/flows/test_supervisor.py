@@ -85,6 +85,17 @@ def test_one_that_dies_again_and_again_ends_all(small_servers, quick):
     assert not any(start.record.process.alive for start in small_servers)
 
 
+def test_deaths_of_another_hour_are_forgotten(small_servers, quick, monkeypatch):
+    monkeypatch.setattr(supervisor, "HOUR", 0.0)
+    monkeypatch.setattr(supervisor, "RESTARTS", 1)
+    watched = Watched(io.StringIO())
+    for number in (1, 2, 3):
+        watched.kill("mlflow")
+        watched.until("started again: mlflow", number)
+    watched.interrupts._asked.set()
+    assert len(watched.end()) == 3 and "(2 of" not in watched.out.getvalue()
+
+
 def test_down_from_elsewhere_ends_the_watch(small_servers, quick):
     watched = Watched(io.StringIO())
     fleet.down()
