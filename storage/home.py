@@ -21,7 +21,11 @@ def absolute(root: str | os.PathLike) -> str:
     root = os.fspath(root)
     if is_url(root):
         return root.rstrip("/") if not root.endswith("://") else root
-    return os.path.abspath(os.path.expanduser(root))
+    try:
+        return os.path.abspath(os.path.expanduser(root))
+    except FileNotFoundError as error:
+        raise ArtifactError(f"the folder that this was started in is gone, so {root} means no place; go to another folder, or "
+                            "set REREAD_HOME to an absolute path") from error
 
 
 def is_url(root: str) -> bool:

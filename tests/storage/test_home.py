@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from storage.errors import ArtifactError
 from storage.home import absolute, home, local_home
 
 
@@ -25,3 +28,12 @@ def test_what_cannot_live_at_a_url_has_a_local_place_of_its_own(tmp_path, monkey
 
 def test_a_bare_scheme_keeps_its_slashes():
     assert absolute("memory://") == "memory://"
+
+
+def test_a_folder_that_is_gone_is_told_unless_the_home_is_absolute(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert absolute("/somewhere") == "/somewhere"
+    with pytest.raises(ArtifactError, match="the folder that this was started in is gone.*REREAD_HOME"):
+        absolute(".reread")
