@@ -135,6 +135,20 @@ def test_the_alias_stays_while_the_interval_includes_zero(world):
     assert verdict.difference[0] > 0 >= verdict.difference[1]      # better, and not sure
     assert verdict.result == "even" and "includes zero" in close.alias_note
     assert world.registry.aliases("quick-pydocs") == {"best-tiny": "1"}
+    world.register(0.6)
+    lower = world.night()
+    [verdict] = [one for one in lower.outcomes[0].verdicts if (one.kind, one.what) == ("previous", "suite")]
+    assert verdict.difference[0] < 0 <= verdict.difference[2] and verdict.result == "even" and not lower.regressions
+
+
+def test_a_regression_is_told_once(world):
+    world.register(0.9)
+    world.register(0.3)
+    assert world.night().regressions
+    world.later()
+    world.code = "2"
+    again = world.night()
+    assert len(again.outcomes) == 2 and not again.regressions and not results(again.outcomes[1], "previous")
 
 
 def test_the_first_of_a_size_must_be_above_its_controls(world):
@@ -145,6 +159,8 @@ def test_the_first_of_a_size_must_be_above_its_controls(world):
     world.register(0.9, size="1-3b", model="jrt-1.3b")
     other = world.night().outcomes[0]
     assert other.alias == "best-1-3b" and not results(other, "previous")     # of another size: no version before it
+    world.register(0.4)
+    assert world.night().outcomes[0].alias == "best-tiny"                    # the better one is of another size
 
 
 def test_a_version_is_compared_with_that_of_its_seed_and_says_so_where_there_is_none(world):
@@ -196,6 +212,24 @@ def test_a_store_that_goes_away_ends_the_night_and_is_no_failure_of_a_model(worl
     with pytest.raises(TrackingAway):
         world.planned().run()
     assert [night.outcomes for night in Ledger(world.tracking).nights("tests")] == [()]
+
+
+def test_an_alias_that_could_not_move_since_the_store_went_away_moves_the_next_night(world, monkeypatch):
+    world.register(0.9)
+    move = world.registry.move
+
+    def away(*given):
+        raise TrackingAway("tracking store x does not answer")
+
+    monkeypatch.setattr(world.registry, "move", away)
+    with pytest.raises(TrackingAway):
+        world.planned().run()
+    assert "suite" not in world.tags("1")
+    monkeypatch.setattr(world.registry, "move", move)
+    world.later()
+    night = world.night()
+    assert [one.alias for one in night.outcomes] == ["best-tiny"] and night.carried == []
+    assert world.registry.aliases("quick-pydocs") == {"best-tiny": "1"}
 
 
 def test_a_version_that_is_deleted_meanwhile_does_not_stop_the_others(world, monkeypatch):
@@ -265,6 +299,7 @@ def test_a_kill_while_a_night_takes_over_loses_nothing(world, monkeypatch):
     first, rest = Ledger(world.tracking), ("tests", "0", world.now, world.now, "2026-03-02")
     first.open(*rest)
     first.write(found)
+    first.write(Outcome("a", "2", failure="tried again anyway"))
     start = world.tracking.start
     monkeypatch.setattr(world.tracking, "start", crash_at(start, 1))
     with pytest.raises(KeyboardInterrupt):
