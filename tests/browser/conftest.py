@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 SCREEN = {"width": 1440, "height": 1000}        # pixels
 PATIENCE = 90                                  # seconds for a page or a part of one, on a machine at its limit
 COMMAND = 900                                   # seconds
-TRAINING = ("--model", "jrt-tiny", "--set", "rows={kind: disjoint, batches: 30, batch_tokens: 512, "
+TRAINING = ("--model", "jrt-tiny", "--set", "rows={kind: disjoint, batches: 300, batch_tokens: 512, "
                                             "sizes: [[2, 4]]}")
 ASKED = ("--task", "disjoint", "--set", "cloze.limit=12", "--set", "cloze.orders=[small_first]",
          "--set", "cloze.task_options={sizes: [[2, 4]]}")
