@@ -21,6 +21,8 @@ from prefect.schedules import Schedule  # noqa: E402
 from flows import single  # noqa: E402
 from flows.nightly import nightly_evaluation  # noqa: E402
 from flows.nights import deployment as nights  # noqa: E402
+from flows.processes import answers  # noqa: E402
+from flows.servers import LOOK_SECONDS, READY_SECONDS  # noqa: E402
 from flows.study import study  # noqa: E402
 
 AT_ONCE = 1      # flow runs at a time: on one machine a second study would only slow the first down
@@ -48,12 +50,23 @@ def main(ready: str | None = None) -> None:
     from prefect.client.orchestration import get_client
 
     nights.schedules()                              # a setting that cannot be read is told before anything else
+    _wait_for_prefect()
     with get_client(sync_client=True) as client:
         found = deployments(nights.kept_by_people(client))
     threading.Thread(target=_announce, args=(Path(ready) if ready else None, [f"{d.flow_name}/{d.name}" for d in found]),
                      daemon=True).start()
     # a schedule that somebody paused stays so, and one that runs goes on: nights missed meanwhile are caught up once
     serve(*found, limit=AT_ONCE, print_starting_message=False, pause_on_shutdown=False)
+
+
+def _wait_for_prefect() -> None:
+    """`up` starts this process beside the server, since imports take as long as the server does."""
+    import os
+    import time
+
+    api, deadline = os.environ.get("PREFECT_API_URL"), time.monotonic() + READY_SECONDS
+    while api and not answers(f"{api}/health") and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
 
 
 def _announce(ready: Path | None, names: list[str]) -> None:

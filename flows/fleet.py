@@ -36,8 +36,8 @@ class Up:
 def up(report: Report = lambda text: None, stopped: Callable[[], bool] = lambda: False) -> Up:
     """Start what does not run yet of the three services; what runs is kept, and from now on stays until `down`.
 
-    Prefect and MLflow start side by side, the deployments as soon as Prefect answers. When one fails, or `stopped`
-    says so (KeyboardInterrupt then), what this call has started is ended.
+    All start side by side; the deployments import what they need meanwhile and wait for Prefect themselves. When one
+    fails, or `stopped` says so (KeyboardInterrupt then), what this call has started is ended.
     """
     with exclusive(stopped, report):
         api, wanted = external_api(), [name for name in ORDER if name not in external()]
@@ -51,15 +51,16 @@ def up(report: Report = lambda text: None, stopped: Callable[[], bool] = lambda:
                     if name in records or name in starts:
                         continue
                     if name == "deployments":
-                        if "prefect" in records:
-                            api = f"{records['prefect'].url}/api"
-                        if api is None:
-                            continue
+                        api = _api(records, starts) or api
                         if kept := _kept(name, stopped, api):
                             records[name] = kept
                             continue
                     report(f"starting {name}")
                     starts[name] = _begin(name, api)
+                late = starts.get("deployments")
+                if late and late.server.extra["api"] != (_api(records, starts) or api):     # Prefect lost its port
+                    late.abandon()
+                    records.pop(starts.pop("deployments").server.name, None)
                 for name, start in starts.items():
                     if name not in records and (record := start.poll()):
                         records[name] = record
@@ -75,6 +76,12 @@ def up(report: Report = lambda text: None, stopped: Callable[[], bool] = lambda:
             for start in starts.values():
                 start.record.forget(folder())
             raise
+
+
+def _api(records: dict[str, Record], starts: dict[str, Start]) -> str | None:
+    """Where our own Prefect answers, or will; None: it is elsewhere."""
+    url = records["prefect"].url if "prefect" in records else starts["prefect"].server.url if "prefect" in starts else None
+    return f"{url}/api" if url else None
 
 
 def _begin(name: str, api: str | None) -> Start:

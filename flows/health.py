@@ -77,8 +77,9 @@ def _answering(page: pages.Page, remedy: str) -> Finding:
     return Finding(page.name.lower(), False, f"{page.name} does not answer at {page.url}: {why}", remedy)
 
 
-def served(api: pages.Prefect) -> Finding:
-    """Somebody asks Prefect for the runs of our deployments: the process of `up`, or a worker."""
+def served(api: pages.Prefect, begun: bool = False) -> Finding:
+    """Somebody asks Prefect for the runs of our deployments: the process of `up`, or a worker. begun: a moment ago, so it
+    may not have asked yet."""
     check = "deployments"
     try:
         found = api.deployments()
@@ -88,6 +89,8 @@ def served(api: pages.Prefect) -> Finding:
     if not found:
         return Finding(check, False, f"Prefect at {api.url} has no deployments", "reread up serves them here; for a "
                        "work pool: prefect deploy --all, and a worker")
+    if begun and (not polled or min(polled) > POLL_SECONDS):
+        return Finding(check, True, f"{len(found)} deployments, served since a moment ago")
     if not polled or min(polled) > POLL_SECONDS:
         since = f"for {min(polled):.0f} s" if polled else "yet"
         return Finding(check, False, f"nobody has asked for the runs of the {len(found)} deployments {since}",

@@ -23,6 +23,7 @@ from storage.home import home, is_url, local_home
 from storage.masked import masked
 
 LIBRARIES = ("reread", "prefect", "mlflow", "ray")
+BEGUN_SECONDS = 60.0         # a process so young need not have asked Prefect for runs yet
 SIZING_SECONDS = 2.0         # the sizes of what is kept are counted for so long at most
 
 
@@ -44,7 +45,8 @@ def gather() -> dict[str, Any]:
             judged[name] = health.service(records[name])
     api_well = api is not None and judged["prefect"].ok
     if api_well and ("deployments" in records or "prefect" in outside) and judged.get("deployments", _FINE).ok:
-        judged["deployments"] = health.served(api)
+        process = records["deployments"].process if "deployments" in records else None
+        judged["deployments"] = health.served(api, bool(process) and time.time() - process.started < BEGUN_SECONDS)
     findings += judged.values()
     if api_well:
         findings.append(health.late_runs(api))

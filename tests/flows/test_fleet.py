@@ -117,6 +117,19 @@ def test_a_server_moves_also_when_whoever_took_its_port_has_gone(small_servers):
     assert start.moved and urlparse(record.url).port != taken and answers(record.url)
 
 
+def test_deployments_that_began_beside_a_prefect_that_moved_begin_anew(small_servers, monkeypatch):
+    build = servers.prefect
+    refuse = "raise SystemExit('[Errno 98] error while attempting to bind: address already in use')"
+    monkeypatch.setattr(servers, "prefect", lambda port: replace(build(port), command=[sys.executable, "-c", refuse])
+                        if port == fleet.PREFECT_PORT else build(port))
+    up = fleet.up()
+    api = f"{up.records['prefect'].url}/api"
+    assert urlparse(api).port != fleet.PREFECT_PORT
+    assert up.records["deployments"].extra["api"] == api and up.records["deployments"].process.alive
+    begun = [start for start in small_servers if start.server.name == "deployments"]
+    assert len(begun) == 2 and not begun[0].record.process.alive
+
+
 def test_a_port_that_another_server_answers_on_is_not_taken_for_ours(small_servers, monkeypatch):
     deaf = "import time; time.sleep(60)"
     url = services.start_prefect("run").url
@@ -138,8 +151,9 @@ def test_a_service_that_does_not_start_is_told_with_its_last_words_and_nothing_s
 
 
 @pytest.mark.parametrize("looks", [0, 1, 3])
-def test_an_interrupt_while_starting_leaves_nothing(small_servers, looks):
-    seen = []
+def test_an_interrupt_while_starting_leaves_nothing(small_servers, monkeypatch, looks):
+    seen, build = [], servers.mlflow
+    monkeypatch.setattr(servers, "mlflow", lambda port: replace(build(port), ready=lambda: False))     # still starting
 
     def stopped() -> bool:
         seen.append(1)

@@ -166,6 +166,13 @@ def test_somebody_must_serve_the_deployments(api, polled, ok, words):
     assert finding.ok is ok and words in finding.message
 
 
+@pytest.mark.parametrize("polled", [None, 4000])
+def test_who_has_just_begun_to_serve_need_not_have_asked(api, polled):
+    api.deployments = [{"name": "study", "status": "READY", "last_polled": ago(polled) if polled else None}]
+    assert health.served(pages.Prefect(api.url), begun=True).ok
+    assert not health.served(pages.Prefect(api.url)).ok
+
+
 @pytest.mark.parametrize("late, waited, running, ok", [
     (0, 0, 0, True), (2, 60, 0, True), (2, 3600, 1, True), (2, 3600, 0, False)])
 def test_late_runs_queue_behind_another_or_are_stuck(api, late, waited, running, ok):
