@@ -94,7 +94,7 @@ class Form(Spec):
             if len(groups(field)) > 1 and type(value) is not type(default):
                 found[name] = {one: each for one in type(value).model_fields if (each := getattr(value, one)) is not None}
             elif value is None or value == default:
-                del found[name]
+                found.pop(name, None)              # whoever asks for set fields only has left it out
         return found
 
     @classmethod

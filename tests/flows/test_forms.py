@@ -396,3 +396,13 @@ def test_forms_are_read_without_torch(home):
     said = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
             for _ in range(2)]
     assert said[1] == "False"
+
+
+def test_a_form_is_written_also_without_what_nobody_set():
+    """As Prefect writes the parameters of a run that the command line began."""
+    asked = requests.StudyRequest(file="own.yaml", settings=("a=1",))
+    form = forms.StudyForm.of(asked)
+    written = form.model_dump(mode="json", exclude_unset=True)
+    assert forms.StudyForm.model_validate(written).to_request() == asked
+    assert forms.StudyForm().model_dump(exclude_unset=True) == {}
+    assert forms.StudyForm(study="fda").model_dump(mode="json", exclude_unset=True) == {"study": "fda"}
