@@ -13,7 +13,7 @@ from prefect.utilities.schema_tools.validation import ValidationError as Refused
 from prefect.utilities.schema_tools.validation import validate
 from pydantic import BaseModel, ValidationError
 
-from flows import choices, forms, single, studies, requests
+from flows import choices, forms, requests, single, studies
 from flows.failure import read
 from flows.form_fields import Form, look, paths, specs
 from flows.study import study
