@@ -107,7 +107,7 @@ def test_prefect_shows_names_logs_and_the_report(place):
         logs = [message for message, in database.execute("select message from log")]
         keys = {key for key, in database.execute("select key from artifact")}
         edges = [json.loads(text) for text, in database.execute("select task_inputs from task_run where name like 'evaluate%'")]
-    assert flows == ["study smoke"]
+    assert flows == ["study smoke, 2 changes"]
     assert "pretrain jrt seed 0 on pydocs rows" in tasks and "evaluate jrt seed 0 on pydocs" in tasks
     assert any(message.startswith("pretrain jrt seed 0 on pydocs rows in ") for message in logs)
     assert {"study-smoke", "study-smoke-mlflow"} <= keys
