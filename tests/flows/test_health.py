@@ -261,7 +261,7 @@ def node(**more):                                    # a node must be up within 
 
 try:
     node()
-    second = node()
+    second = node(node_name="second")                 # both have the address of this machine
     both = health.cluster(cluster.address)
     second.kill_raylet()
     deadline = time.time() + 90
