@@ -145,7 +145,7 @@ def test_on_ray_the_same_bytes(store, shards, monkeypatch, tmp_path):
     import ray
 
     bigrams.build(BigramsSpec(), store.path(shards) / "train", tmp_path / "here")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         monkeypatch.setattr(bigrams, "SPAN_TOKENS", 4 * SLOTS)
         bigrams.build(BigramsSpec(), store.path(shards) / "train", tmp_path / "there")

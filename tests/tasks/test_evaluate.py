@@ -338,7 +338,7 @@ def test_prompts_that_read_the_same_are_answered_once(world, monkeypatch):
 def ray_here():
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False, object_store_memory=100 << 20)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False, object_store_memory=100 << 20)
     yield ray
     ray.shutdown()
 

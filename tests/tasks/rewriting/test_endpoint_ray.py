@@ -24,7 +24,7 @@ def ray_here():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REWRITER_TEST_KEY", KEY)
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
         yield ray
         ray.shutdown()
 
