@@ -29,13 +29,13 @@ class MLflow:
         self.page.keyboard.press("Escape")
         self.page.wait_for_url(re.compile(f"orderByAsc={'false' if descending else 'true'}"))
 
-    def links(self) -> Any:
-        """To the runs in the table, from the top."""
-        return self.page.get_by_role("row").get_by_role("link", name=re.compile("^evaluate"))
+    def link(self, row: int) -> Any:
+        """To the run in a row of the table, counted from the top: a row that moves keeps its place in the document."""
+        return self.page.locator(f'[role="row"][row-index="{row}"]').get_by_role("link", name=re.compile("^evaluate")).first
 
-    def addresses(self) -> list[str]:
-        """Of the runs in the table, from the top."""
-        return [link.get_attribute("href") for link in self.links().all()]
+    def addresses(self, rows: int) -> list[str]:
+        """Of the first runs in the table, from the top."""
+        return [self.link(row).get_attribute("href") for row in range(rows)]
 
     def tab(self, name: str) -> None:
         self.page.get_by_role("tab", name=name, exact=True).click()

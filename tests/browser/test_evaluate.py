@@ -44,14 +44,14 @@ def _look_around(mlflow, shot) -> None:
     mlflow.undisturbed()
     expect(mlflow.page.get_by_role("columnheader", name="recall").first).to_be_visible()
     shot("runs by recall")
-    expect(mlflow.links().nth(1)).to_be_visible()
-    best_first = mlflow.addresses()
+    expect(mlflow.link(1)).to_be_visible()
+    best_first = mlflow.addresses(2)
     mlflow.sort("recall", descending=False)
-    expect(mlflow.links().first).to_have_attribute("href", best_first[-1])
-    assert mlflow.addresses() == best_first[::-1]
+    expect(mlflow.link(0)).to_have_attribute("href", best_first[1])
+    assert mlflow.addresses(2) == best_first[::-1]
     shot("least recall first")
 
-    mlflow.links().first.click()
+    mlflow.link(0).click()
     mlflow.page.get_by_role("heading", name=re.compile("^evaluate")).wait_for()
     shot("a run", whole=True)
     mlflow.tab("Model metrics")
