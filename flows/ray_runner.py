@@ -198,7 +198,7 @@ class Session:
 def session() -> Session:
     """The session of this process; what killed processes left behind is cleared away when it begins."""
     global _session
-    if _session is None or _session.me.pid != os.getpid():
+    if _session is None or _session.me.pid != os.getpid() or _session.path.parent != folder():
         clean_up()
         _session = Session()
         _session.refresh()

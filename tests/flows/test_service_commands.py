@@ -42,8 +42,10 @@ def test_up_prints_the_pages_and_a_second_one_keeps_them(reread, small_servers):
 def test_an_attached_up_stays_until_it_is_asked(reread, small_servers):
     def ask() -> None:
         deadline = time.time() + 60
-        while time.time() < deadline and not ((record := services.running("deployments")) and record.extra["ready"]):
+        while time.time() < deadline and not all((one := services.running(name)) and one.extra["ready"]
+                                                 for name in services.ORDER):
             time.sleep(0.1)
+        time.sleep(1)                   # what starts has started; now it stays
         if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             os.kill(os.getpid(), signal.SIGTERM)
 
