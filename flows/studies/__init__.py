@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +64,28 @@ def check_data(study: StudySpec) -> None:
 
 
 def find(name: str) -> Path:
-    if name in shipped():
-        return shipped()[name]
+    """The file of a shipped study, or the one at that path.
+
+    :raises SpecError: neither
+    """
+    return locate(name, shipped(), "study", "studies")
+
+
+def locate(name: str, known: Mapping[str, Path], kind: str, kinds: str) -> Path:
+    """The file of a shipped thing called `name`, or the YAML file at that path; `kind` and `kinds` say what it is.
+
+    :raises SpecError: neither
+    """
+    if name in known:
+        return known[name]
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if path.is_file():
             return path
-        raise SpecError(f"there is no study file {path}")
-    close = difflib.get_close_matches(name, shipped(), n=1, cutoff=0.4)
-    raise SpecError(f"there is no study {name!r}" + (f"; did you mean {close[0]}?" if close else ".")
-                    + f" Shipped studies: {', '.join(shipped())}; or give the path of a .yaml file")
+        raise SpecError(f"there is no {kind} file {path}")
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    raise SpecError(f"there is no {kind} {name!r}" + (f"; did you mean {close[0]}?" if close else ".")
+                    + f" Shipped {kinds}: {', '.join(known)}; or give the path of a .yaml file")
 
 
 def read(path: Path) -> Any:

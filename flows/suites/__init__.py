@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
 from flows import overrides
-from flows.studies import read
-from storage.errors import SpecError
+from flows.studies import locate, read
 from tasks.specs import CorpusSpec, EvaluationPlan, Spec
 
 FOLDER = Path(__file__).parent
@@ -71,13 +69,8 @@ def load(name: str) -> Suite:
 
 
 def find(name: str) -> Path:
-    if name in shipped():
-        return shipped()[name]
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        if path.is_file():
-            return path
-        raise SpecError(f"there is no suite file {path}")
-    close = difflib.get_close_matches(name, shipped(), n=1, cutoff=0.4)
-    raise SpecError(f"there is no suite {name!r}" + (f"; did you mean {close[0]}?" if close else ".")
-                    + f" Shipped suites: {', '.join(shipped())}; or give the path of a .yaml file")
+    """The file of a shipped suite, or the one at that path.
+
+    :raises SpecError: neither
+    """
+    return locate(name, shipped(), "suite", "suites")
