@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from flows import prefect_database
 from flows.processes import ProcessId, Record, answers, free_port, launch, listens, port_free, session_of, stop, tail
 from storage.errors import ServiceError
 from storage.home import local_home, make_folder
@@ -46,6 +47,7 @@ class Server:
 def prefect(port: int) -> Server:
     """The API server, on SQLite in `<home>/prefect` unless Prefect's own variables name another database."""
     url = f"http://127.0.0.1:{port}"
+    prefect_database.provide(Path(os.environ["PREFECT_HOME"]))
     environment = {"PREFECT_API_URL": f"{url}/api", "PREFECT_HOME": os.environ["PREFECT_HOME"]}
     if not _can_unpack_pages():
         environment["PREFECT_UI_STATIC_DIRECTORY"] = str(Path(os.environ["PREFECT_HOME"]) / "pages")
