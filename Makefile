@@ -70,7 +70,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip==26.3" "setuptools==84.2.1" "wheel==0.48.0"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,peers,harness]"
-	$(BIN)/python -m flows.prefect_database
+	$(BIN)/python -m flows.services.prefect_database
 	@touch $(STAMP)
 
 clean:           ## remove caches; artifacts (.reread) and the environment stay

@@ -21,8 +21,8 @@ from prefect.schedules import Schedule  # noqa: E402
 from flows import single  # noqa: E402
 from flows.nightly import nightly_evaluation  # noqa: E402
 from flows.nights import deployment as nights  # noqa: E402
-from flows.processes import answers  # noqa: E402
-from flows.servers import LOOK_SECONDS, READY_SECONDS  # noqa: E402
+from flows.services.processes import answers  # noqa: E402
+from flows.services.servers import LOOK_SECONDS, READY_SECONDS  # noqa: E402
 from flows.study import study  # noqa: E402
 
 AT_ONCE = 1      # flow runs at a time: on one machine a second study would only slow the first down

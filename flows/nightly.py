@@ -17,16 +17,18 @@ from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.events import emit_event  # noqa: E402
 from prefect.states import Completed, State  # noqa: E402
 
-from flows import ray_runner, services, suites  # noqa: E402
-from flows.failure import clear_failures  # noqa: E402
+from flows import suites  # noqa: E402
 from flows.nights.clock import Clock  # noqa: E402
 from flows.nights.due import Entry, look  # noqa: E402
 from flows.nights.ledger import NightUnderWay, alone  # noqa: E402
 from flows.nights.night import Night, Report  # noqa: E402
 from flows.nights.publish import publish  # noqa: E402
 from flows.nights.request import NightlyRequest  # noqa: E402
-from flows.ray_runner import interruptible, task_runner  # noqa: E402
-from flows.runner import Runner  # noqa: E402
+from flows.running import ray_runner  # noqa: E402
+from flows.running.ray_runner import interruptible, task_runner  # noqa: E402
+from flows.running.runner import Runner  # noqa: E402
+from flows.services import local  # noqa: E402
+from flows.showing.failure import clear_failures  # noqa: E402
 from storage.artifacts import Store  # noqa: E402
 from storage.errors import RereadError, StageFailed  # noqa: E402
 from storage.tracking.registry import Registry  # noqa: E402
@@ -76,7 +78,7 @@ def nightly_evaluation(request: NightlyRequest = NIGHT) -> Any:
         return Completed(message=str(busy), data={"headline": str(busy)})
     create_markdown_artifact(page, key=f"night-{report.suite}", description=report.headline()[:500])
     tell(report)
-    logger.info("%s; MLflow: %s%s", report.headline(), services.mlflow_url(), report.link)
+    logger.info("%s; MLflow: %s%s", report.headline(), local.mlflow_url(), report.link)
     return ended(report, request)
 
 
@@ -91,7 +93,7 @@ def tonight(night: Night) -> tuple[Report, str]:
     """The work and its page. Ray, if any version needs it, starts with the first and serves them all."""
     try:
         report = night.run()
-        return report, publish(night, report, services.mlflow_url())
+        return report, publish(night, report, local.mlflow_url())
     except BaseException as error:
         night.ledger.abandon("FAILED" if isinstance(error, Exception) else "KILLED")
         raise

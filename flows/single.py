@@ -15,8 +15,7 @@ from typing import Any  # noqa: E402
 
 from prefect import Flow, flow  # noqa: E402
 
-from flows.failure import clear_failures  # noqa: E402
-from flows.forms import (  # noqa: E402
+from flows.forms.forms import (  # noqa: E402
     BenchForm,
     ClozeForm,
     DeployForm,
@@ -27,10 +26,11 @@ from flows.forms import (  # noqa: E402
     PretrainForm,
     TokeniseForm,
 )
-from flows.plan import Plan  # noqa: E402
-from flows.ray_runner import interruptible, task_runner  # noqa: E402
-from flows.runner import Runner  # noqa: E402
-from flows.titles import run_name  # noqa: E402
+from flows.forms.titles import run_name  # noqa: E402
+from flows.planning.plan import Plan  # noqa: E402
+from flows.running.ray_runner import interruptible, task_runner  # noqa: E402
+from flows.running.runner import Runner  # noqa: E402
+from flows.showing.failure import clear_failures  # noqa: E402
 from storage.artifacts import Store  # noqa: E402
 
 

@@ -1,6 +1,7 @@
 """The flow `study`: every missing stage of a study on Ray, as early as its inputs and the cores allow, then the report.
 
-Wiring only. What exists is decided by manifests (flows/plan.py), not by Prefect; what a stage does is in tasks/.
+Wiring only. What exists is decided by manifests (flows/planning/plan.py), not by Prefect; what a stage does is
+in tasks/.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any  # noqa: E402
 from prefect import flow, get_run_logger  # noqa: E402
 
 from flows import studies  # noqa: E402
-from flows.expectations import check  # noqa: E402
-from flows.failure import clear_failures  # noqa: E402
-from flows.forms import StudyForm  # noqa: E402
-from flows.planning import plan  # noqa: E402
-from flows.ray_runner import interruptible, task_runner  # noqa: E402
-from flows.runner import Runner  # noqa: E402
-from flows.titles import run_name  # noqa: E402
+from flows.forms.forms import StudyForm  # noqa: E402
+from flows.forms.titles import run_name  # noqa: E402
+from flows.planning.builder import plan  # noqa: E402
+from flows.planning.expectations import check  # noqa: E402
+from flows.running.ray_runner import interruptible, task_runner  # noqa: E402
+from flows.running.runner import Runner  # noqa: E402
+from flows.showing.failure import clear_failures  # noqa: E402
 from storage.artifacts import Store  # noqa: E402
 
 

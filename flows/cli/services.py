@@ -50,6 +50,6 @@ def doctor(json: Json = False) -> None:
 
     Example: reread doctor
     """
-    from flows.doctor import examine
+    from flows.commands.doctor import examine
 
     examine(json)

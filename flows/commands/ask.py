@@ -15,7 +15,7 @@ import typer
 from flows.commands.look import check_ours, whole
 from flows.commands.output import document as json_document
 from flows.commands.output import say, size
-from flows.requests import present
+from flows.forms.requests import present
 from storage.artifacts import Store
 from storage.errors import ConfigError, SpecError, TokenizerError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flows.commands.output import document, say, size, table
-from flows.plan import Plan, Stage
+from flows.planning.plan import Plan, Stage
 from storage.artifacts import Store
 from tasks.specs import PretrainSpec
 

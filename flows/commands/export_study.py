@@ -13,7 +13,7 @@ from flows import studies
 from flows.commands.lineage import package_version
 from flows.commands.look import whole
 from flows.commands.output import document, say, size
-from flows.planning import plan
+from flows.planning.builder import plan
 from storage.artifacts import Manifest, Store
 from storage.errors import ArtifactError, SpecError
 from tasks.specs import StudySpec

@@ -42,13 +42,13 @@ def remove_left_behind(waste: Iterable[Waste]) -> Iterator[Waste]:
 
 def end_sessions() -> None:
     """End the processes of dead sessions of this home, and remove Ray's folders of them."""
-    from flows.ray_runner import clean_up
+    from flows.running.ray_runner import clean_up
 
     clean_up()
 
 
 def _dead_sessions() -> Iterator[Path]:
-    from flows.processes import ProcessId
+    from flows.services.processes import ProcessId
 
     for path in (local_home() / "services").glob("session-*.json"):
         try:

@@ -40,13 +40,13 @@ def run_night(suite: str, if_due: bool, fail_on_regression: bool, flow: bool, dr
 
 
 def _at_once(night: Night) -> tuple[Report, str]:
-    from flows import services
     from flows.nights.publish import publish
+    from flows.services import local
 
     with alone():
         try:
             report = night.run()
-            return report, publish(night, report, services.mlflow_url())
+            return report, publish(night, report, local.mlflow_url())
         except BaseException as error:
             night.ledger.abandon("FAILED" if isinstance(error, Exception) else "KILLED")
             raise
@@ -59,8 +59,8 @@ def _here(entry: Entry, store: Store) -> None:
 
 
 def _through_prefect(suite: str, fail_on_regression: bool, json: bool) -> None:
-    from flows.embedded import run
     from flows.nights.request import NightlyRequest
+    from flows.running.embedded import run
 
     named = {"suite": suite} if suite in suites.shipped() else {"file": str(Path(suite).resolve())}
     done = run(_flow, NightlyRequest(**named, fail_on_regression=fail_on_regression))
@@ -115,7 +115,7 @@ def show_nights(suite: str, json: bool) -> None:
 
 
 def draw_trend(model: str | None, task: str | None, suite: str, to: str | None, json: bool) -> None:
-    from flows import trend
+    from flows.nights import trend
     from flows.nights.publish import folder
 
     name = suites.load(suite).name

@@ -8,9 +8,9 @@ import tempfile
 import time
 from typing import Any
 
-from flows import fleet, health, pages, services, status, supervisor
 from flows.commands.output import document, say, size, table
-from flows.ray_runner import clean_up
+from flows.running.ray_runner import clean_up
+from flows.services import fleet, health, local, pages, status, supervisor
 from storage.errors import ServiceError
 from storage.home import local_home, make_folder
 
@@ -69,7 +69,7 @@ def _check_place() -> None:
     if not finding.ok:
         raise ServiceError(f"{finding.message}; {finding.remedy}")
     try:
-        with tempfile.TemporaryFile(dir=make_folder(services.folder())):
+        with tempfile.TemporaryFile(dir=make_folder(local.folder())):
             pass
     except OSError as error:
         raise ServiceError(f"nothing can be written under {place}: {error.strerror}; set REREAD_HOME to a folder that "
@@ -79,7 +79,7 @@ def _check_place() -> None:
 
 
 def _links(up: fleet.Up) -> None:
-    found = {**{name: record.url for name, record in up.records.items()}, **services.external()}
+    found = {**{name: record.url for name, record in up.records.items()}, **local.external()}
     say(f"Prefect   {found['prefect']}/v2/deployments   run a flow: pick one, then Run > Custom run")
     say(f"runs      {found['prefect']}/v2/runs   what runs, ran and is scheduled")
     try:

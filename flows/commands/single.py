@@ -10,8 +10,7 @@ from typing import Any
 
 from flows import overrides
 from flows.commands.output import document, say, table
-from flows.plan import RUNS_IN_MLFLOW, Plan
-from flows.requests import (
+from flows.forms.requests import (
     BenchRequest,
     ClozeRequest,
     DeployRequest,
@@ -21,7 +20,8 @@ from flows.requests import (
     PretrainRequest,
     TokeniseRequest,
 )
-from flows.watch import clock
+from flows.planning.plan import RUNS_IN_MLFLOW, Plan
+from flows.showing.watch import clock
 from storage import logs
 from storage.artifacts import Store
 from storage.errors import SpecError
@@ -77,8 +77,8 @@ def run_single(kind: str, fields: dict[str, Any], settings: list[str], dry_run: 
         return
     missing = planned.missing()
     if missing and flow:
-        from flows.embedded import run
-        from flows.forms import FORMS
+        from flows.forms.forms import FORMS
+        from flows.running.embedded import run
 
         run(lambda: _flow(kind), FORMS[kind].of(request))
     artifact = here(planned, store) if missing and not flow else planned.goal.artifact
@@ -100,9 +100,9 @@ def here(planned: Plan, store: Store) -> str:
 
     Returns the id of what was made: another than planned where sources changed meanwhile, which is told.
     """
-    from flows.ray_runner import local_ray
-    from flows.tracked import Runs
-    from flows.work import Order, perform
+    from flows.recording.tracked import Runs
+    from flows.running.ray_runner import local_ray
+    from flows.running.work import Order, perform
 
     missing, made = planned.missing(), {}
     spreads = any(stage.kind in ("corpus", "tokenise") or (stage.kind == "pretrain" and stage.drives)

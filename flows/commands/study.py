@@ -8,10 +8,10 @@ from typing import Any
 
 from flows import studies
 from flows.commands.output import console, document, say, table
-from flows.plan import Plan
-from flows.planning import plan
-from flows.requests import StudyRequest
-from flows.watch import clock
+from flows.forms.requests import StudyRequest
+from flows.planning.builder import plan
+from flows.planning.plan import Plan
+from flows.showing.watch import clock
 from storage.artifacts import Store
 from storage.errors import StudyFailed
 
@@ -30,8 +30,8 @@ def run_study(name: str, settings: list[str], dry_run: bool, json: bool) -> None
         done: dict[str, Any] = {"stages": {}}
         failure = _unmet(planned, store)
     else:
-        from flows.embedded import run
-        from flows.forms import StudyForm
+        from flows.forms.forms import StudyForm
+        from flows.running.embedded import run
 
         path = studies.find(name)
         request = StudyRequest(**{"study": name} if name in studies.shipped() else {"file": str(path.resolve())},
@@ -60,7 +60,7 @@ def _flow():
 def _unmet(planned: Plan, store: Store) -> StudyFailed | None:
     if not planned.study.expectations:
         return None
-    from flows.expectations import check
+    from flows.planning.expectations import check
 
     try:
         check(planned, store, {})

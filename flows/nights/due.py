@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from flows.checks import check_readable, tokenizer_name
-from flows.plan import Plan, Stage, identify
-from flows.planning import Builder
+from flows.planning.builder import Builder
+from flows.planning.checks import check_readable, tokenizer_name
+from flows.planning.plan import Plan, Stage, identify
 from flows.suites import Suite
 from storage.artifacts import Store
 from storage.errors import ArtifactError, RereadError, SpecError

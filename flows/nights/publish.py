@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows import trend
+from flows.nights import trend
 from flows.nights.night import Night, Report
 from flows.nights.page import markdown
 from storage import logs

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from flows.processes import ProcessId
+from flows.services.processes import ProcessId
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
 

@@ -88,8 +88,8 @@ def small_servers(home, monkeypatch):
 
     The list of their starts; all are gone afterwards.
     """
-    from flows import fleet, servers, services
-    from flows.processes import free_port, stop
+    from flows.services import fleet, local, servers
+    from flows.services.processes import free_port, stop
 
     started = []
 
@@ -113,10 +113,10 @@ def small_servers(home, monkeypatch):
     for name, port in (("prefect", "PREFECT_PORT"), ("mlflow", "MLFLOW_PORT")):
         monkeypatch.setattr(servers, name, small(name))
         free = free_port(0)
-        for module in (servers, services, fleet):
+        for module in (servers, local, fleet):
             monkeypatch.setattr(module, port, free)
     monkeypatch.setattr(servers, "deployments", deployments)
-    for module in (services, fleet):
+    for module in (local, fleet):
         monkeypatch.setattr(module, "Start", Start)
     yield started
     stop([start.record.process for start in started], grace=5)

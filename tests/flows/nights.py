@@ -10,8 +10,8 @@ from pathlib import Path
 from flows.nights.clock import Clock
 from flows.nights.ledger import Ledger
 from flows.nights.night import Night
+from flows.running.work import Order, perform
 from flows.suites import Suite
-from flows.work import Order, perform
 from storage.artifacts import Store
 from storage.tracking import Tracking
 from storage.tracking.registry import Registry

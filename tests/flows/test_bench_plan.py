@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from flows.requests import BenchRequest
-from flows.runner import check_gpus
+from flows.forms.requests import BenchRequest
+from flows.running.runner import check_gpus
 from storage.artifacts import Store
 from storage.errors import SpecError
 from tasks import bench

@@ -12,8 +12,9 @@ import pytest
 import yaml
 from prefect.utilities.callables import parameter_schema
 
-from flows import deployments, runner, single
+from flows import deployments, single
 from flows.nightly import nightly_evaluation
+from flows.running import runner
 from flows.study import study
 from tests.conftest import ROOT
 

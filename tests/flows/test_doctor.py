@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows import doctor
+from flows.commands import doctor
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.processes import ProcessId
+from flows.services.processes import ProcessId
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 

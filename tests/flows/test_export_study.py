@@ -9,7 +9,7 @@ import pytest
 
 from flows import studies
 from flows.commands.export_study import results_of
-from flows.planning import plan
+from flows.planning.builder import plan
 from storage.artifacts import Store
 from tasks import report
 from tests.tasks.test_report import results, study

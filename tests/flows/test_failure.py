@@ -10,8 +10,8 @@ import pytest
 from prefect import artifacts
 from prefect.utilities.callables import parameter_schema
 
-from flows import failure
-from flows.forms import BenchForm
+from flows.forms.forms import BenchForm
+from flows.showing import failure
 from storage.errors import ArtifactError, ServiceError, SpecError, StageFailed, StudyFailed, TrackingError
 
 SENTENCE = "train.steps: 0 is below 1; give at least one step"

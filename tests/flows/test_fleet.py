@@ -12,8 +12,8 @@ from urllib.parse import urlparse
 import psutil
 import pytest
 
-from flows import fleet, servers, services
-from flows.processes import ProcessId, Record, answers, free_port
+from flows.services import fleet, local, servers
+from flows.services.processes import ProcessId, Record, answers, free_port
 from storage.errors import ServiceError
 
 PORTS = {"prefect": "PREFECT_PORT", "mlflow": "MLFLOW_PORT"}
@@ -29,7 +29,7 @@ def test_up_starts_three_keeps_what_runs_and_down_stops_exactly_them(small_serve
     bystander = sleeper()
     said = []
     first = fleet.up(said.append)
-    assert list(first.records) == list(services.ORDER) == list(first.started)
+    assert list(first.records) == list(local.ORDER) == list(first.started)
     assert said == ["starting prefect", "starting mlflow", "starting deployments"]
     assert all(record.process.alive and record.extra["ready"] for record in first.records.values())
     again = fleet.up(said.append)
@@ -41,22 +41,22 @@ def test_up_starts_three_keeps_what_runs_and_down_stops_exactly_them(small_serve
 
 def test_down_leaves_nothing_behind_but_the_lock(small_servers):
     fleet.up()
-    (services.folder() / ".mlflow.123.partial").write_text('{"name"')          # a writer that was killed
-    (services.folder() / ".deployments.ready").write_text("ready")             # a start that was killed
+    (local.folder() / ".mlflow.123.partial").write_text('{"name"')          # a writer that was killed
+    (local.folder() / ".deployments.ready").write_text("ready")             # a start that was killed
     fleet.down()
-    assert [path.name for path in services.folder().iterdir()] == [".start.lock"]
+    assert [path.name for path in local.folder().iterdir()] == [".start.lock"]
 
 
 def test_up_takes_over_the_server_of_a_running_command(small_servers, monkeypatch):
-    with services.prefect_api():
+    with local.prefect_api():
         with monkeypatch.context() as elsewhere:             # `up` is another process, without our address
             elsewhere.delenv("PREFECT_API_URL")
             fleet.up()
-    assert services.running("prefect").process.alive and len(small_servers) == 3
+    assert local.running("prefect").process.alive and len(small_servers) == 3
     fleet.down()
 
 
-@pytest.mark.parametrize("name", services.ORDER)
+@pytest.mark.parametrize("name", local.ORDER)
 def test_up_starts_only_the_one_that_was_killed_on_its_old_port(small_servers, name):
     first = fleet.up().records
     kill(first[name])
@@ -99,7 +99,7 @@ def test_a_server_that_loses_its_port_while_it_starts_moves_to_another(small_ser
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = other.getsockname()[1]
-        record = services.Start(servers.prefect, "up", taken).wait()
+        record = local.Start(servers.prefect, "up", taken).wait()
     assert urlparse(record.url).port != taken and answers(record.url)
 
 
@@ -112,7 +112,7 @@ def test_a_server_moves_also_when_whoever_took_its_port_has_gone(small_servers):
         server = build(port)
         return replace(server, command=[sys.executable, "-c", refuse]) if port == taken else server
 
-    start = services.Start(first_refused, "up", taken)
+    start = local.Start(first_refused, "up", taken)
     record = start.wait()
     assert start.moved and urlparse(record.url).port != taken and answers(record.url)
 
@@ -132,9 +132,9 @@ def test_deployments_that_began_beside_a_prefect_that_moved_begin_anew(small_ser
 
 def test_a_port_that_another_server_answers_on_is_not_taken_for_ours(small_servers, monkeypatch):
     deaf = "import time; time.sleep(60)"
-    url = services.start_prefect("run").url
+    url = local.start_prefect("run").url
     monkeypatch.setattr(servers, "READY_SECONDS", 0.5)
-    start = services.Start(lambda port: servers.Server("mlflow", [sys.executable, "-c", deaf], url, f"{url}/"), "up", None)
+    start = local.Start(lambda port: servers.Server("mlflow", [sys.executable, "-c", deaf], url, f"{url}/"), "up", None)
     with pytest.raises(ServiceError, match="mlflow was not ready within"):
         start.wait()
     assert not start.record.process.alive
@@ -147,7 +147,7 @@ def test_a_service_that_does_not_start_is_told_with_its_last_words_and_nothing_s
     with pytest.raises(ServiceError, match="mlflow ended with status 1 before it was ready(.|\n)*no such database"):
         fleet.up()
     assert not any(start.record.process.alive for start in small_servers)
-    assert not list(services.folder().glob("*.json"))
+    assert not list(local.folder().glob("*.json"))
 
 
 @pytest.mark.parametrize("looks", [0, 1, 3])
@@ -162,7 +162,7 @@ def test_an_interrupt_while_starting_leaves_nothing(small_servers, monkeypatch, 
     with pytest.raises(KeyboardInterrupt):
         fleet.up(stopped=stopped)
     assert small_servers and not any(start.record.process.alive for start in small_servers)
-    assert not list(services.folder().glob("*.json"))
+    assert not list(local.folder().glob("*.json"))
 
 
 def test_an_interrupt_while_a_dead_one_is_started_again_spares_the_living(small_servers):
@@ -176,7 +176,7 @@ def test_an_interrupt_while_a_dead_one_is_started_again_spares_the_living(small_
 def test_one_whose_start_was_killed_is_started_anew(small_servers):
     first = fleet.up().records
     half = replace(first["deployments"], extra={**first["deployments"].extra, "ready": False})
-    half.save(services.folder())
+    half.save(local.folder())
     assert fleet.up().started == ("deployments",) and not half.process.alive
 
 
@@ -184,17 +184,17 @@ def test_one_that_lives_but_is_deaf_is_replaced(small_servers, sleeper, monkeypa
     monkeypatch.setattr(fleet, "SILENT_SECONDS", 0.3)
     process = sleeper()
     deaf = Record("mlflow", ProcessId.of(psutil.Process(process.pid)), "up", f"http://127.0.0.1:{free_port(0)}")
-    deaf.save(services.folder())
+    deaf.save(local.folder())
     assert "mlflow" in fleet.up().started and not deaf.process.alive
 
 
 @pytest.mark.parametrize("text", ["", '{"name": "mlf', "[1, 2]", '{"name": "mlflow", "process": {"pid": 1}}'])
 def test_half_written_records_do_not_matter(small_servers, text):
-    services.make_folder(services.folder())
-    for name in services.ORDER:
-        (services.folder() / f"{name}.json").write_text(text)
+    local.make_folder(local.folder())
+    for name in local.ORDER:
+        (local.folder() / f"{name}.json").write_text(text)
     assert len(fleet.up().started) == 3
-    assert json.loads((services.folder() / "mlflow.json").read_text())["owner"] == "up"
+    assert json.loads((local.folder() / "mlflow.json").read_text())["owner"] == "up"
 
 
 @pytest.mark.parametrize("changes", [
@@ -202,16 +202,16 @@ def test_half_written_records_do_not_matter(small_servers, text):
     {"url": 5}, {"url": "http://127.0.0.1:nine"}, {"extra": None}, {"name": "prefect"}, {"colour": "red"}])
 def test_records_that_somebody_else_wrote_do_not_matter(small_servers, changes):
     whole = {"name": "mlflow", "process": {"pid": 12, "started": 1.0}, "owner": "up", "url": None, "log": None, "extra": {}}
-    services.make_folder(services.folder())
-    (services.folder() / "mlflow.json").write_text(json.dumps(whole | changes))
-    assert Record.load(services.folder(), "mlflow") is None
+    local.make_folder(local.folder())
+    (local.folder() / "mlflow.json").write_text(json.dumps(whole | changes))
+    assert Record.load(local.folder(), "mlflow") is None
     assert fleet.down() == [] and len(fleet.up().started) == 3
 
 
 def test_nobody_else_may_read_a_record(small_servers):
     """The address of a server elsewhere may hold a password."""
-    services.start_prefect("run")
-    assert (services.folder() / "prefect.json").stat().st_mode & 0o777 == 0o600
+    local.start_prefect("run")
+    assert (local.folder() / "prefect.json").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("writes", [0, 1, 4])
@@ -220,7 +220,7 @@ def test_a_disk_that_fills_up_while_starting_is_told_and_leaves_nothing(small_se
     import errno
     import os
 
-    from flows import processes
+    from flows.services import processes
 
     begun, replace_, launch, left = [], os.replace, servers.launch, [writes]
 
@@ -235,7 +235,7 @@ def test_a_disk_that_fills_up_while_starting_is_told_and_leaves_nothing(small_se
     with pytest.raises(ServiceError, match="cannot be written under .*: No space left on device; free some"):
         fleet.up()
     assert begun and all(process.poll() is not None for process in begun)
-    assert [path.name for path in services.folder().iterdir() if path.suffix in (".json", ".partial")] == []
+    assert [path.name for path in local.folder().iterdir() if path.suffix in (".json", ".partial")] == []
 
 
 def test_down_ends_also_what_was_begun_before_a_killed_service_was_started_again(small_servers, monkeypatch):
@@ -268,12 +268,12 @@ def test_an_api_elsewhere_that_is_away_is_told_before_anything_starts(small_serv
 
 def test_stale_pids_are_not_touched(small_servers, sleeper):
     """After a reboot the numbers belong to others."""
-    others = [sleeper() for _ in services.ORDER]
-    for name, process in zip(services.ORDER, others, strict=True):
-        Record(name, ProcessId(process.pid, 1.0), "up", "http://127.0.0.1:9").save(services.folder())
+    others = [sleeper() for _ in local.ORDER]
+    for name, process in zip(local.ORDER, others, strict=True):
+        Record(name, ProcessId(process.pid, 1.0), "up", "http://127.0.0.1:9").save(local.folder())
     assert fleet.down() == []
-    for name, process in zip(services.ORDER, others, strict=True):
-        Record(name, ProcessId(process.pid, 1.0), "up", f"http://127.0.0.1:{free_port(0)}").save(services.folder())
+    for name, process in zip(local.ORDER, others, strict=True):
+        Record(name, ProcessId(process.pid, 1.0), "up", f"http://127.0.0.1:{free_port(0)}").save(local.folder())
     assert len(fleet.up().started) == 3
     fleet.down()
     assert all(process.poll() is None for process in others)
@@ -315,11 +315,11 @@ def test_down_is_quick(small_servers):
 
 
 def test_servers_elsewhere_are_used_and_left_alone(small_servers, monkeypatch):
-    api, pages = services.start_prefect("up").url + "/api", f"http://127.0.0.1:{free_port(0)}"
+    api, pages = local.start_prefect("up").url + "/api", f"http://127.0.0.1:{free_port(0)}"
     monkeypatch.setenv("PREFECT_API_URL", api)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", pages)
-    (services.folder() / "prefect.json").unlink()
+    (local.folder() / "prefect.json").unlink()
     up = fleet.up()
     assert up.started == ("deployments",) and up.records["deployments"].extra["api"] == api
-    assert services.external() == {"prefect": api.removesuffix("/api"), "mlflow": pages}
+    assert local.external() == {"prefect": api.removesuffix("/api"), "mlflow": pages}
     assert [record.name for record in fleet.down()] == ["deployments"] and small_servers[0].record.process.alive

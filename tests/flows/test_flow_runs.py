@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.processes import ProcessId
+from flows.services.processes import ProcessId
 from tests.flows.test_end_to_end import Command, call
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(1500)]

@@ -13,9 +13,10 @@ from prefect.utilities.schema_tools.validation import ValidationError as Refused
 from prefect.utilities.schema_tools.validation import validate
 from pydantic import BaseModel, ValidationError
 
-from flows import choices, forms, requests, single, studies
-from flows.failure import read
-from flows.form_fields import Form, look, paths, specs
+from flows import single, studies
+from flows.forms import choices, forms, requests
+from flows.forms.fields import Form, look, paths, specs
+from flows.showing.failure import read
 from flows.study import study
 from storage.artifacts import Store
 from storage.errors import RereadError, SpecError
@@ -155,7 +156,7 @@ def test_orders_are_those_of_the_task_unless_they_were_chosen():
 
 def active(form: Form, base: str = "", rows: Any = None) -> list[str]:
     """Where the fields of a form stand, with the tabs and the details of training rows that are chosen."""
-    from flows.form_fields import _places
+    from flows.forms.fields import _places
 
     found = []
     for name, _, path, _ in _places(type(form), base):
@@ -391,7 +392,7 @@ def test_a_form_of_a_name_that_the_command_line_takes_is_refused_alike(home):
 
 def test_forms_are_read_without_torch(home):
     """Where the names of presets are kept, neither a form nor its schema imports it."""
-    code = ("import sys\nfrom flows import forms\nforms.PretrainForm.model_json_schema()\nfirst = 'torch' in sys.modules\n"
+    code = ("import sys\nfrom flows.forms import forms\nforms.PretrainForm.model_json_schema()\nfirst = 'torch' in sys.modules\n"
             "print(first)")
     said = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
             for _ in range(2)]

@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import psutil
 import pytest
 
-from flows import health, pages
-from flows.processes import ProcessId, Record, free_port
+from flows.services import health, pages
+from flows.services.processes import ProcessId, Record, free_port
 from storage.errors import ServiceError
 
 
@@ -248,7 +248,7 @@ def test_a_killed_node_of_a_real_cluster_is_noticed(monkeypatch):
     code = """
 import json, os, sys, time
 from ray.cluster_utils import Cluster
-from flows import health
+from flows.services import health
 cluster = Cluster()
 
 def node(**more):                                    # a node must be up within 30 s, which a busy machine misses

@@ -12,8 +12,8 @@ import time
 import pytest
 from prefect_ray import RayTaskRunner
 
-from flows import ray_runner
-from flows.lazy_ray import LazyRay
+from flows.running import ray_runner
+from flows.running.lazy_ray import LazyRay
 from storage.errors import ServiceError
 from tests.conftest import ROOT
 
@@ -61,7 +61,7 @@ def test_flows_are_imported_and_begun_without_ray():
 
 
 def test_the_task_runner_finds_ray_once_it_is_needed():
-    code = ("import sys; from flows import lazy_ray; from prefect_ray import task_runners\n"
+    code = ("import sys; from flows.running import lazy_ray; from prefect_ray import task_runners\n"
             "print(task_runners.ray.is_initialized(), 'ray._raylet' in sys.modules)")
     said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert said.stdout.split() == ["False", "True"], said.stderr

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from flows import limits
-from flows.schedule import PRIORITY
+from flows.running import limits
+from flows.running.schedule import PRIORITY
 from storage.errors import SpecError, StageFailed
 
 

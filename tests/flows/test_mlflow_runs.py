@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 from mlflow import MlflowClient
 
-from flows import registering
-from flows.about import Abouts
 from flows.commands.single import here
-from flows.requests import EvaluateRequest, PretrainRequest
-from flows.tracked import Runs
+from flows.forms.requests import EvaluateRequest, PretrainRequest
+from flows.recording import registering
+from flows.recording.about import Abouts
+from flows.recording.tracked import Runs
 from storage.artifacts import Store
 from storage.errors import SpecError
 from storage.shards import RowTable

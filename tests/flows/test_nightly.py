@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows import trend
 from flows.nights import ledger as ledgers
+from flows.nights import trend
 from flows.nights.clock import Clock
 from flows.nights.due import suite_version
 from flows.nights.ledger import Ledger, NightUnderWay, alone

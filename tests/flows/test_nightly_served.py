@@ -27,7 +27,8 @@ ZONE = "Europe/Zurich"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """(address of the API, home): a Prefect server, and the process that serves the deployments with nights at 04:30."""
-    from flows import environment, services
+    from flows import environment
+    from flows.services import local
 
     home = tmp_path_factory.mktemp("served") / "home"
     with pytest.MonkeyPatch.context() as patch:
@@ -37,7 +38,7 @@ def served(tmp_path_factory):
                             "REREAD_NIGHTLY_CRON": "30 4 * * *", "REREAD_NIGHTLY_TIMEZONE": ZONE}.items():
             patch.setenv(name, value)
         environment.prepare()
-        with services.prefect_api() as api:
+        with local.prefect_api() as api:
             process = subprocess.Popen([sys.executable, "-m", "flows.deployments", str(home / "ready")], cwd=ROOT)
             try:
                 wait(lambda: (home / "ready").exists())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flows import studies
-from flows.plan import Plan
-from flows.planning import plan
-from flows.requests import ClozeRequest, EvaluateRequest, PretrainRequest, TokeniseRequest
+from flows.forms.requests import ClozeRequest, EvaluateRequest, PretrainRequest, TokeniseRequest
+from flows.planning.builder import plan
+from flows.planning.plan import Plan
 from storage.artifacts import Store
 from storage.errors import ArtifactError, SpecError
 from tasks.specs import DisjointRowsSpec

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from flows import prefect_database, servers
+from flows.services import prefect_database, servers
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import psutil
 
-from flows.processes import (
+from flows.services.processes import (
     ProcessId,
     Record,
     answers,
@@ -131,7 +131,7 @@ def test_descendants_are_found(sleeper):
 def test_orphans_are_adopted_and_found(tmp_path):
     code = f"""
 import subprocess, sys, time
-from flows.processes import adopt_orphans, descendants, stop
+from flows.services.processes import adopt_orphans, descendants, stop
 adopt_orphans()
 middle = subprocess.Popen([sys.executable, "-c", {TREE!r}], stdout=subprocess.PIPE, text=True)
 orphan = int(middle.stdout.readline())
@@ -153,7 +153,7 @@ def test_launch_writes_to_the_log_and_ignores_our_terminal(tmp_path):
 
 
 def test_a_long_log_is_put_aside(tmp_path, monkeypatch):
-    monkeypatch.setattr("flows.processes.LOG_BYTES", 10)
+    monkeypatch.setattr("flows.services.processes.LOG_BYTES", 10)
     log = tmp_path / "x.log"
     for word in ("the first words", "the second"):
         assert launch([sys.executable, "-c", f"print({word!r})"], log).wait(20) == 0

@@ -8,8 +8,8 @@ import time
 import pytest
 from prefect import artifacts
 
-from flows import progress
-from flows.notes import noting
+from flows.showing import progress
+from flows.showing.notes import noting
 from storage import progress as lines
 
 LINE = "pretrain jrt, seed 0: 1,200/4,800 steps (25 %), 310/s, 0:11 left, loss 2.1"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from flows import answers
-from flows.about import corpus_name, size_of
-from flows.recorded import headline, main_order, measured_metrics, score_metrics
+from flows.recording import answers
+from flows.recording.about import corpus_name, size_of
+from flows.recording.recorded import headline, main_order, measured_metrics, score_metrics
 
 
 def score(column, order, value, control="none", **more):

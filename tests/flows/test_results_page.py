@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows import results_page
-from flows.plan import Plan, Stage
-from flows.work import Outcome
+from flows.planning.plan import Plan, Stage
+from flows.running.work import Outcome
+from flows.showing import results_page
 from storage.artifacts import Store
 from tests.flows.tiny_stages import TinySpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from flows.run_log import hush, run_log, without_chatter
+from flows.showing.run_log import hush, run_log, without_chatter
 from storage import logs
 
 

@@ -12,9 +12,10 @@ import pytest
 import ray.exceptions
 from prefect.states import Completed, Failed
 
-from flows import limits, results_page, runner
-from flows.plan import Plan, Stage
-from flows.work import Outcome
+from flows.planning.plan import Plan, Stage
+from flows.running import limits, runner
+from flows.running.work import Outcome
+from flows.showing import results_page
 from storage.artifacts import Store
 from storage.errors import SpecError, StageFailed
 from tests.flows.tiny_stages import TinySpec

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows import planning
-from flows.schedule import PRIORITY, start_now
+from flows.planning import builder
+from flows.running.schedule import PRIORITY, start_now
 
 
 @dataclass
@@ -58,7 +58,7 @@ def test_a_benchmark_runs_when_nothing_else_does():
 
 def test_every_kind_of_stage_that_a_plan_may_hold_can_run():
     """A kind without a place here would be planned, and fail when Prefect is asked for its task."""
-    planned = set(re.findall(r'self\.(?:add|_measure)\(\s*"(\w+)"', Path(planning.__file__).read_text())) | {"report"}
+    planned = set(re.findall(r'self\.(?:add|_measure)\(\s*"(\w+)"', Path(builder.__file__).read_text())) | {"report"}
     planned |= {"pretrain"}                                       # added through one method for trials as well
     assert planned == set(PRIORITY)
     for kind in PRIORITY:

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows import fleet, health, servers, services
 from flows.commands import service
-from flows.processes import ProcessId, Record, free_port
+from flows.services import fleet, health, local, servers
+from flows.services.processes import ProcessId, Record, free_port
 from storage.errors import ServiceError
 
 
@@ -29,7 +29,7 @@ def state(answer) -> dict[str, str]:
 def test_up_prints_the_pages_and_a_second_one_keeps_them(reread, small_servers):
     first = reread("up", "--detach")
     assert first.code == 0, first.err
-    prefect, mlflow = services.running("prefect").url, services.running("mlflow").url
+    prefect, mlflow = local.running("prefect").url, local.running("mlflow").url
     assert f"{prefect}/v2/deployments" in first.out and f"{prefect}/v2/runs" in first.out and mlflow in first.out
     assert "starting prefect" in first.err and "all answer after" in first.err and "running in the background" in first.out
     for again in (reread("up", "--detach"), reread("up")):            # neither stays: there is nothing to watch
@@ -42,8 +42,8 @@ def test_up_prints_the_pages_and_a_second_one_keeps_them(reread, small_servers):
 def test_an_attached_up_stays_until_it_is_asked(reread, small_servers):
     def ask() -> None:
         deadline = time.time() + 60
-        while time.time() < deadline and not all((one := services.running(name)) and one.extra["ready"]
-                                                 for name in services.ORDER):
+        while time.time() < deadline and not all((one := local.running(name)) and one.extra["ready"]
+                                                 for name in local.ORDER):
             time.sleep(0.1)
         time.sleep(1)                   # what starts has started; now it stays
         if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
@@ -69,7 +69,7 @@ def test_interrupted_while_starting_nothing_stays(reread, small_servers, monkeyp
     answer = reread("up", *arguments)
     assert answer.code == 130 and "interrupted" in answer.err and "Traceback" not in answer.err
     assert small_servers and not any(start.record.process.alive for start in small_servers)
-    assert not list(services.folder().glob("*.json"))
+    assert not list(local.folder().glob("*.json"))
 
 
 @pytest.mark.parametrize("arguments", [(), ("--detach",)])
@@ -99,7 +99,7 @@ def test_a_time_of_nights_that_cannot_be_read_is_told_before_anything_starts(rer
 
 
 def test_down_says_that_it_waits_for_another_command(reread, small_servers):
-    with services.exclusive():
+    with local.exclusive():
         threading.Timer(0.5, lambda: held.release()).start()
         held = threading.Lock()
         held.acquire()
@@ -192,7 +192,7 @@ def test_nothing_has_to_run_before_up(reread):
 
 def test_a_service_that_died_is_named_until_up_or_down(reread, small_servers):
     reread("up", "--detach")
-    process = psutil.Process(services.running("mlflow").process.pid)
+    process = psutil.Process(local.running("mlflow").process.pid)
     process.kill()
     process.wait(10)
     answer = reread("status", "--json")
@@ -207,9 +207,9 @@ def test_a_service_that_died_is_named_until_up_or_down(reread, small_servers):
 
 
 def test_a_service_that_hangs_is_silent(reread, small_servers, monkeypatch):
-    monkeypatch.setattr("flows.pages.Page.__init__.__defaults__", (0.5,))
+    monkeypatch.setattr("flows.services.pages.Page.__init__.__defaults__", (0.5,))
     reread("up", "--detach")
-    os.kill(services.running("mlflow").process.pid, signal.SIGSTOP)
+    os.kill(local.running("mlflow").process.pid, signal.SIGSTOP)
     answer = reread("status", "--json")
     assert answer.code == 1 and state(answer)["mlflow"] == "silent" and finding(answer, "mlflow")["ok"] is False
 
@@ -223,9 +223,9 @@ def test_what_runs_is_shown_with_port_memory_and_age(reread, small_servers):
 
 
 def test_servers_elsewhere_are_judged_by_their_answer(reread, small_servers, monkeypatch):
-    services.start_prefect("run")
-    api = services.running("prefect").url + "/api"
-    (services.folder() / "prefect.json").unlink()
+    local.start_prefect("run")
+    api = local.running("prefect").url + "/api"
+    (local.folder() / "prefect.json").unlink()
     away = f"http://127.0.0.1:{free_port(0)}"
     monkeypatch.setenv("PREFECT_API_URL", api)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", away)
@@ -235,9 +235,9 @@ def test_servers_elsewhere_are_judged_by_their_answer(reread, small_servers, mon
 
 
 def test_no_password_is_shown(reread, small_servers, monkeypatch):
-    services.start_prefect("run")
-    place = services.running("prefect").url.removeprefix("http://")
-    (services.folder() / "prefect.json").unlink()
+    local.start_prefect("run")
+    place = local.running("prefect").url.removeprefix("http://")
+    (local.folder() / "prefect.json").unlink()
     monkeypatch.setenv("PREFECT_API_URL", f"http://me:secret@{place}/api")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{free_port(0)}")
     up = reread("up", "--detach")
@@ -246,14 +246,14 @@ def test_no_password_is_shown(reread, small_servers, monkeypatch):
     assert state(answer)["prefect"] == "external" and state(answer)["mlflow"] == "external, silent"
     said = "".join(one.out + one.err for one in (up, answer, table, reread("down"), reread("doctor")))
     assert "secret" not in said and place in said
-    assert "secret" not in services.mlflow_url()
+    assert "secret" not in local.mlflow_url()
 
 
 def test_a_password_in_a_log_and_that_of_the_store_stay_hidden(reread, home, monkeypatch):
     """Everybody can read a command line."""
     (home / "services").mkdir(parents=True)
     (home / "words.log").write_text("no server at postgresql://mlflow:secret@db/mlflow")
-    Record("mlflow", ProcessId(2**22 - 1, 1.0), "up", "http://127.0.0.1:9", str(home / "words.log")).save(services.folder())
+    Record("mlflow", ProcessId(2**22 - 1, 1.0), "up", "http://127.0.0.1:9", str(home / "words.log")).save(local.folder())
     answer = reread("status", "--json")
     assert "mlflow:***@db" in finding(answer, "mlflow")["message"] and "secret" not in answer.out + reread("status").out
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://mlflow:secret@db/mlflow")
@@ -263,9 +263,9 @@ def test_a_password_in_a_log_and_that_of_the_store_stay_hidden(reread, home, mon
 
 def test_a_stale_state_folder_says_what_is_dead_and_down_clears_it(reread, sleeper):
     """After a reboot: three records, and numbers that belong to others."""
-    others = [sleeper() for _ in services.ORDER]
-    for name, process in zip(services.ORDER, others, strict=True):
-        Record(name, ProcessId(process.pid, 1.0), "up", "http://127.0.0.1:9").save(services.folder())
+    others = [sleeper() for _ in local.ORDER]
+    for name, process in zip(local.ORDER, others, strict=True):
+        Record(name, ProcessId(process.pid, 1.0), "up", "http://127.0.0.1:9").save(local.folder())
     answer = reread("status", "--json")
     assert answer.code == 1 and set(state(answer).values()) == {"dead"}
     assert reread("down").out == "nothing was running\n" and reread("status").code == 0
@@ -273,7 +273,7 @@ def test_a_stale_state_folder_says_what_is_dead_and_down_clears_it(reread, sleep
 
 
 def test_the_dead_server_of_a_command_is_nobodys_trouble(reread):
-    Record("prefect", ProcessId(2**22 - 1, 1.0), "run", "http://127.0.0.1:9").save(services.folder())
+    Record("prefect", ProcessId(2**22 - 1, 1.0), "run", "http://127.0.0.1:9").save(local.folder())
     assert reread("status").code == 0
 
 

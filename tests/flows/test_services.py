@@ -9,38 +9,39 @@ import os
 import psutil
 import pytest
 
-from flows import fleet, ray_runner, services
-from flows.processes import ProcessId, Record, answers
+from flows.running import ray_runner
+from flows.services import fleet, local
+from flows.services.processes import ProcessId, Record, answers
 from storage.errors import ServiceError
 
 
 def test_a_command_starts_a_server_and_ends_it(small_servers):
     began = []
-    with services.prefect_api(meanwhile=lambda: began.append(1)) as api:
+    with local.prefect_api(meanwhile=lambda: began.append(1)) as api:
         assert answers(api.removesuffix("/api") + "/") and os.environ["PREFECT_API_URL"] == api
-        assert services.running("prefect").owner == "run"
+        assert local.running("prefect").owner == "run"
     assert began == [1]
     assert "PREFECT_API_URL" not in os.environ
-    assert not small_servers[0].record.process.alive and services.running("prefect") is None
+    assert not small_servers[0].record.process.alive and local.running("prefect") is None
 
 
 def test_an_error_inside_ends_it_too(small_servers):
-    with pytest.raises(RuntimeError), services.prefect_api():
+    with pytest.raises(RuntimeError), local.prefect_api():
         raise RuntimeError
     assert not small_servers[0].record.process.alive
 
 
 def test_the_server_of_a_killed_command_is_adopted_and_ended(small_servers):
-    left = services.start_prefect("run")
-    with services.prefect_api() as api:
+    left = local.start_prefect("run")
+    with local.prefect_api() as api:
         assert api == f"{left.url}/api"
     assert len(small_servers) == 1 and not left.process.alive
 
 
 def test_a_stale_record_is_replaced(small_servers, sleeper):
     process = sleeper()
-    Record("prefect", ProcessId(process.pid, 1.0), "run", "http://127.0.0.1:9").save(services.folder())
-    with services.prefect_api() as api:
+    Record("prefect", ProcessId(process.pid, 1.0), "run", "http://127.0.0.1:9").save(local.folder())
+    with local.prefect_api() as api:
         assert api != "http://127.0.0.1:9/api"
     assert process.poll() is None                    # another process that happens to have that pid
 
@@ -48,27 +49,27 @@ def test_a_stale_record_is_replaced(small_servers, sleeper):
 def test_a_recorded_server_that_no_longer_answers_is_ended_and_replaced(small_servers, sleeper):
     process = sleeper()
     deaf = Record("prefect", ProcessId.of(psutil.Process(process.pid)), "run", "http://127.0.0.1:9")
-    deaf.save(services.folder())
-    with services.prefect_api() as api:
+    deaf.save(local.folder())
+    with local.prefect_api() as api:
         assert api != "http://127.0.0.1:9/api"
     assert not deaf.process.alive
 
 
 def test_a_server_that_is_up_stays(small_servers):
-    kept = services.start_prefect("up")
-    with services.prefect_api() as api:
+    kept = local.start_prefect("up")
+    with local.prefect_api() as api:
         assert api == f"{kept.url}/api"
     assert kept.process.alive
 
 
 def test_the_last_of_two_commands_ends_the_server(small_servers):
     """The other command's lock is held by another open file, as another process would."""
-    with services.prefect_api():
-        other = open(services.folder() / ".prefect.users", "a")
+    with local.prefect_api():
+        other = open(local.folder() / ".prefect.users", "a")
         fcntl.flock(other, fcntl.LOCK_SH)
     assert small_servers[0].record.process.alive
     other.close()
-    with services.prefect_api():
+    with local.prefect_api():
         pass
     assert len(small_servers) == 1 and not small_servers[0].record.process.alive
 
@@ -76,20 +77,20 @@ def test_the_last_of_two_commands_ends_the_server(small_servers):
 def test_an_external_api_is_used_or_missed(small_servers, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     with pytest.raises(ServiceError, match="PREFECT_API_URL is http://127.0.0.1:9/api but nothing answers"):
-        with services.prefect_api():
+        with local.prefect_api():
             pass
-    server = services.start_prefect("up")
+    server = local.start_prefect("up")
     monkeypatch.setenv("PREFECT_API_URL", f"{server.url}/api")
-    with services.prefect_api() as api:
+    with local.prefect_api() as api:
         assert api == f"{server.url}/api"
     assert server.process.alive and os.environ["PREFECT_API_URL"] == api
 
 
 def test_down_leaves_the_server_of_a_study_under_way(small_servers):
-    with services.prefect_api():
+    with local.prefect_api():
         assert fleet.down() == []
-        assert services.running("prefect") is not None
-    left = services.start_prefect("run")                         # of a command that was killed
+        assert local.running("prefect") is not None
+    left = local.start_prefect("run")                         # of a command that was killed
     assert fleet.down() == [left]
 
 
@@ -99,7 +100,7 @@ def test_what_a_killed_driver_left_is_ended_by_pid_and_start_time(home, sleeper,
     dead.wait(20)
     ray_folder = tmp_path / "session_x"
     ray_folder.mkdir()
-    path = services.folder() / f"session-{dead.pid}.json"
+    path = local.folder() / f"session-{dead.pid}.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"driver": [dead.pid, 1.0], "ray": str(ray_folder), "processes": [
         [left.pid, psutil.Process(left.pid).create_time()], [bystander.pid, 1.0]]}))
@@ -109,7 +110,7 @@ def test_what_a_killed_driver_left_is_ended_by_pid_and_start_time(home, sleeper,
 
 def test_the_session_of_a_living_driver_is_left_alone(home, sleeper):
     driver, worker = sleeper(), sleeper()
-    path = services.folder() / f"session-{driver.pid}.json"
+    path = local.folder() / f"session-{driver.pid}.json"
     path.parent.mkdir(parents=True)
     identities = [[p.pid, psutil.Process(p.pid).create_time()] for p in (driver, worker)]
     path.write_text(json.dumps({"driver": identities[0], "ray": None, "processes": identities[1:]}))

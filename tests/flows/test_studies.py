@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from flows import studies
-from flows.requests import StudyRequest
+from flows.forms.requests import StudyRequest
 from storage.errors import SpecError
 
 GOOD = """

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from flows import studies
-from flows.checks import check_vocabulary, tokenizer_of
-from flows.planning import plan, trainings
+from flows.planning.builder import plan, trainings
+from flows.planning.checks import check_vocabulary, tokenizer_of
 from models.sizing import Sketch
 from storage.artifacts import Store
 from tasks.claims.registry import load as claims

@@ -12,8 +12,8 @@ import time
 import psutil
 import pytest
 
-from flows import fleet, services, supervisor
-from flows.processes import Record
+from flows.services import fleet, local, supervisor
+from flows.services.processes import Record
 from storage.errors import ServiceError
 
 
@@ -49,7 +49,7 @@ class Watched:
         return self.result
 
     def kill(self, name: str) -> Record:
-        record = Record.load(services.folder(), name)
+        record = Record.load(local.folder(), name)
         psutil.Process(record.process.pid).kill()
         return record
 
@@ -62,10 +62,10 @@ def quick(monkeypatch):
 
 def test_one_that_is_killed_is_told_with_the_end_of_its_log_and_started_again(small_servers, quick):
     watched = Watched(io.StringIO())
-    for number, name in enumerate(services.ORDER, 1):
+    for number, name in enumerate(local.ORDER, 1):
         before = watched.kill(name)
         watched.until("started again: ", number)
-        after = services.running(name)
+        after = local.running(name)
         assert after.process != before.process and after.url == before.url
     text = watched.out.getvalue()
     assert text.count("died (1 of 4)") == 3 and "small server" in text and "small deployments" in text
@@ -127,7 +127,7 @@ def test_elsewhere_a_line_is_written_only_when_something_changes(small_servers, 
     watched.until("prefect ok | mlflow ok")
     time.sleep(1)
     assert watched.out.getvalue().count("\n") == 1
-    os.kill(services.running("mlflow").process.pid, signal.SIGSTOP)
+    os.kill(local.running("mlflow").process.pid, signal.SIGSTOP)
     watched.until("mlflow silent")
     watched.interrupts._asked.set()
     watched.end()
@@ -164,7 +164,7 @@ def test_a_fault_of_ours_leaves_nothing_running(small_servers, quick, monkeypatc
 def test_who_removes_the_folder_of_records_stops_what_runs(small_servers, quick):
     watched = Watched(io.StringIO())
     watched.until("prefect ok")
-    shutil.rmtree(services.folder())
+    shutil.rmtree(local.folder())
     psutil.Process(watched.up.records["mlflow"].process.pid).kill()
     assert watched.end() == []
     assert not any(start.record.process.alive for start in small_servers)

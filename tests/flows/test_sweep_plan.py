@@ -6,8 +6,8 @@ import pytest
 
 import models.mixers
 from flows import studies
-from flows.planning import plan
-from flows.requests import PretrainRequest
+from flows.forms.requests import PretrainRequest
+from flows.planning.builder import plan
 from flows.studies.every_mixer import causal_kinds
 from models import registry
 from storage.artifacts import Store

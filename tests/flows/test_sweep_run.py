@@ -9,9 +9,9 @@ import pytest
 
 import tasks.training.loop as loop
 from flows import studies
-from flows.plan import Plan
-from flows.planning import plan
-from flows.work import Order, perform
+from flows.planning.builder import plan
+from flows.planning.plan import Plan
+from flows.running.work import Order, perform
 from storage.artifacts import Store
 from tests.flows.test_sweep_plan import EACH, toy, write  # noqa: F401  toy is a fixture
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows import forms, requests, titles
-from flows.checkpoints import resolve, whole
+from flows.forms import forms, requests, titles
+from flows.forms.checkpoints import resolve, whole
 from storage.artifacts import Store
 from storage.errors import ArtifactError, SpecError, TrackingError
 from storage.manifest import Manifest, write_manifest

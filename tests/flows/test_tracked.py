@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from flows.tracked import Runs
+from flows.recording.tracked import Runs
 from storage.artifacts import Store
 from storage.tracking import Tracking
 

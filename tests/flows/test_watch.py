@@ -6,9 +6,9 @@ import subprocess
 import sys
 import time
 
-from flows import notes, watch
 from flows.commands.study import overhead
-from flows.plan import Plan, Stage
+from flows.planning.plan import Plan, Stage
+from flows.showing import notes, watch
 from tests.conftest import ROOT
 from tests.flows.tiny_stages import TinySpec
 
@@ -83,7 +83,7 @@ def test_a_terminal_gets_the_live_table(tmp_path):
 
     code = """
 from tests.flows.test_watch import stages
-from flows.watch import Watch
+from flows.showing.watch import Watch
 plan = stages()
 with Watch(plan, None) as shown:
     shown.started(plan.stages["new"])

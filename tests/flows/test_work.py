@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from flows.about import flat
-from flows.notes import noting, read
-from flows.tracked import tracked
-from flows.work import Order, perform
+from flows.recording.about import flat
+from flows.recording.tracked import tracked
+from flows.running.work import Order, perform
+from flows.showing.notes import noting, read
 from storage.artifacts import Store
 from storage.errors import SpecError
 from tasks.specs import ClozeSpec, TrainSpec
@@ -70,7 +70,7 @@ def test_parameters_are_dotted_names():
 def test_only_failures_that_may_pass_are_tried_again():
     from prefect.states import Failed
 
-    from flows.stages import worth_retrying
+    from flows.running.stages import worth_retrying
 
     assert worth_retrying(None, None, Failed(data=ConnectionResetError("gone")))
     assert worth_retrying(None, None, Failed(data=OSError(5, "disk")))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from flows.commands import bench as command
-from flows.recorded import timing_metrics
+from flows.recording.recorded import timing_metrics
 from tasks.benchmarks import drawing, figures, notes, page, published, sweep
 from tasks.benchmarks.conditions import Conditions
 from tasks.benchmarks.rows import row

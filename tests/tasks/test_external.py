@@ -70,7 +70,7 @@ def test_answers_are_those_of_transformers(world):
 
 
 def test_it_is_planned_where_a_checkpoint_is(world):
-    from flows.requests import EvaluateRequest
+    from flows.forms.requests import EvaluateRequest
 
     store, prompts, model = world
     planned = EvaluateRequest(checkpoint=model, prompts=prompts, generation_tokens=4, bootstrap=100).plan(store)

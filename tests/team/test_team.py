@@ -80,7 +80,7 @@ def mlflow_client():
 # ---------------------------------------------------------------------------------------------------------- flow runs
 def requests():
     """Eight small pieces of work, no two alike; some share what they are made from."""
-    from flows.requests import ClozeRequest, PretrainRequest, TokeniseRequest
+    from flows.forms.requests import ClozeRequest, PretrainRequest, TokeniseRequest
 
     corpus = {"packages": ["networkx"], "held_out_packages": ["joblib"]}
     sets = {"kind": "disjoint", "vocabulary": 64, "sizes": [[4, 8]], "batches": 20, "batch_tokens": 512}

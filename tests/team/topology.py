@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from flows.processes import ProcessId, answers, free_port, stop, tail
+from flows.services.processes import ProcessId, answers, free_port, stop, tail
 
 ROOT = Path(__file__).resolve().parents[2]
 INFRA = ROOT / "infra"
