@@ -10,6 +10,7 @@ from storage.home import local_home
 from storage.tracking.views import START
 
 STORE = "REREAD_MLFLOW_STORE"       # tells MLflow's server where the store is; others can read its command line
+TRAINING = "workflowType=machine_learning"      # an address without it may open among MLflow's pages for GenAI
 
 
 def default_uri() -> str:
@@ -30,14 +31,14 @@ def absolute(uri: str) -> str:
 def experiment_link(experiment: str, view: str = START) -> str:
     """Where the runs of an experiment are, after the server's address, in one of `views.VIEWS`; the bare page would
     show empty traces."""
-    return f"#/experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey={view}"
+    return f"#/experiments/{experiment}/runs?{TRAINING}&viewStateShareKey={view}"
 
 
 def run_link(experiment: str, run_id: str) -> str:
     """Where a run is, after the server's address."""
-    return f"#/experiments/{experiment}/runs/{run_id}"
+    return f"#/experiments/{experiment}/runs/{run_id}?{TRAINING}"
 
 
 def model_link(name: str, number: str | None = None) -> str:
     """Where a registered model, or a version of it, is, after the server's address."""
-    return f"#/models/{quote(name, safe='')}" + (f"/versions/{number}" if number else "")
+    return f"#/models/{quote(name, safe='')}" + (f"/versions/{number}" if number else "") + f"?{TRAINING}"

@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from pathlib import Path
 
 from storage.tracking.client import one_at_a_time
+from storage.tracking.first_visit import serve_first_page
 from storage.tracking.places import STORE, default_uri
 
 HOST = "127.0.0.1"
@@ -38,7 +40,11 @@ def main(port: int, store: str, artifacts: str) -> None:
 
     with one_at_a_time(store):
         initialize_backend_stores(store, store, artifacts)
-    uvicorn.run("mlflow.server.fastapi_app:app", host=HOST, port=port, access_log=False, log_level="warning",
+    from mlflow.server import app as pages
+    from mlflow.server.fastapi_app import app
+
+    serve_first_page(app, Path(pages.static_folder) / "index.html")
+    uvicorn.run(app, host=HOST, port=port, access_log=False, log_level="warning",
                 timeout_graceful_shutdown=LINGER_SECONDS)
 
 

@@ -110,7 +110,7 @@ def test_a_child_run_carries_parent_tags_and_parameters(tracking):
     assert tracking.find(experiment, {"arch": "based", "fingerprint": "other"}) == []
     tracking.tag(child, {"arch": "jrt", "long": "x" * 9000})
     assert stored(tracking, child).data.tags["arch"] == "jrt"
-    assert tracking.link(child) == run_link(experiment, child) == f"#/experiments/{experiment}/runs/{child}"
+    assert tracking.link(child) == run_link(experiment, child) == f"#/experiments/{experiment}/runs/{child}?workflowType=machine_learning"
     assert tracking.experiment_link(experiment) == experiment_link(experiment) == (
         f"#/experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey=recall")
 

@@ -56,7 +56,8 @@ def test_an_old_view_is_renewed_and_a_note_of_a_person_stays(tracking, client):
 
 
 def test_names_of_models_are_quoted_in_links():
-    assert model_link("a b", "3") == "#/models/a%20b/versions/3" and model_link("quick-pydocs") == "#/models/quick-pydocs"
+    assert model_link("a b", "3") == "#/models/a%20b/versions/3?workflowType=machine_learning"
+    assert model_link("quick-pydocs") == "#/models/quick-pydocs?workflowType=machine_learning"
 
 
 def test_data_is_named_once(tracking, client, run, recwarn):
