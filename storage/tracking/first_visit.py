@@ -1,9 +1,9 @@
 """What MLflow's pages remember when somebody opens them for the first time.
 
 They begin as pages for GenAI applications, side bar and all, with the assistant open, and go back to that wherever an
-address does not say otherwise, such as from a row of the runs table to its run. What a browser chose is kept by the
-browser itself (3.17: `localStorage`, one entry a choice), so the first page that it gets brings our choices along. A
-choice that a person made stays.
+address does not say otherwise, such as from a row of the runs table to its run; the registry begins with an
+advertisement. What a browser chose is kept by the browser itself (3.17: `localStorage`, one entry a choice), so the first
+page that it gets brings our choices along. A choice that a person made stays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 REMEMBERED = {"mlflow.workflowType_v1": "machine_learning",                     # `Model training`, at the top left
-              "mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": True}            # it opened once: not again by itself
+              "mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": True,            # it opened once: not again by itself
+              "_mlflow_model_registry_promo_modal_dismissed_v1": True}          # about aliases, over the registry
 SCRIPT = ("<script>try {{ for (const [name, value] of Object.entries({choices})) if (localStorage.getItem(name) === null) "
           "localStorage.setItem(name, JSON.stringify(value)); }} catch (error) {{}}</script>")
 

@@ -52,6 +52,9 @@ def interval() -> float | None:
 
 
 def _read(tracking: Tracking, run_id: str, seconds: float, end: threading.Event) -> None:
+    import psutil
+
+    psutil.cpu_percent()            # counts from the last time that this thread asked; the first time says 0
     if end.wait(seconds):
         return
     try:

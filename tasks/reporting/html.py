@@ -1,7 +1,8 @@
 """A report as one HTML page that needs nothing beside it: text and tables from report.md, its plots inside.
 
 Tables scroll sideways, keep their head in view, sort by a click on a column and filter by a word. Works from a disk, in a
-mail and in MLflow's page of artifacts.
+mail and in MLflow's page of artifacts; that one shows it in a frame that follows no link, not even one to a heading, so
+that the page goes to its headings itself and says where the runs are to be found.
 """
 
 from __future__ import annotations
@@ -49,7 +50,13 @@ for (const table of document.querySelectorAll('table')) {
   if (filter && filter.matches('input')) filter.addEventListener('input', () => { for (const row of body.rows)
     row.hidden = !row.textContent.toLowerCase().includes(filter.value.toLowerCase()); });
 }
+for (const link of document.querySelectorAll('a[href^="#"]')) link.addEventListener('click', event => {
+  const there = document.getElementById(link.hash.slice(1)); if (!there) return;
+  event.preventDefault(); there.scrollIntoView(); });
+for (const note of document.querySelectorAll('.framed')) note.hidden = window === window.top;
 """
+FRAMED = ("No link to a run opens from within this frame: they are the child runs in the tab Overview, or open from the "
+          "downloaded page.")
 
 
 def page(folder: Path, title: str, runs: Mapping[str, str] | None = None) -> str:
@@ -110,4 +117,4 @@ def _runs(runs: Mapping[str, str]) -> str:
         return ""
     lines = "".join(f'<li><a href="{html.escape(address)}" target="_blank" rel="noopener">{html.escape(words)}</a></li>\n'
                     for words, address in runs.items())
-    return f'<h2 id="runs">Runs in MLflow</h2>\n<ul>\n{lines}</ul>\n'
+    return f'<h2 id="runs">Runs in MLflow</h2>\n<p class="framed dim" hidden>{FRAMED}</p>\n<ul>\n{lines}</ul>\n'

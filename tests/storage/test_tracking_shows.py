@@ -1,6 +1,7 @@
 """What the interface gets from us beside numbers: views, data sets, texts, readings of the machine."""
 
 import json
+import threading
 import time
 
 import pytest
@@ -89,6 +90,13 @@ def readings(client, run):
 
 
 def test_the_machine_is_read_while_a_run_goes_on_and_counted_on(tracking, client, run, monkeypatch):
+    asked = set()
+
+    def load():             # as psutil does it: what happened since this thread asked last
+        known, _ = threading.get_ident() in asked, asked.add(threading.get_ident())
+        return 50.0 if known else 0.0
+
+    monkeypatch.setattr("psutil.cpu_percent", load)
     monkeypatch.setattr(system, "SHORTEST", 0.05)
     monkeypatch.setenv("REREAD_SYSTEM_METRICS", "0.1")
     for _ in range(2):
@@ -101,6 +109,7 @@ def test_the_machine_is_read_while_a_run_goes_on_and_counted_on(tracking, client
         tracking.flush()
     steps = readings(client, run)
     assert steps == list(range(len(steps))) and len(steps) >= 4
+    assert {point.value for point in client.get_metric_history(run, system.STEP)} == {50.0}
     assert client.get_run(run).data.metrics["system/system_memory_usage_megabytes"] > 0
 
 
