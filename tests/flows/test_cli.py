@@ -98,16 +98,25 @@ def test_help_imports_nothing_heavy():
     assert out.splitlines()[-1] == "HEAVY []"
 
 
-def test_help_is_quick():
-    """Half a second on an idle machine; CPU time here, since tests share the cores."""
-    code = ("import time; from flows import cli; cli.run(['--help']); "
-            "print(time.process_time())")
-    for _ in range(8):                     # whoever shares the cores also takes the caches
-        seconds = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                                       check=True).stdout.splitlines()[-1])
-        if seconds < 0.5:
-            break
-    assert seconds < 0.5
+EMPTY = """
+import time, typer
+app = typer.Typer()
+@app.command()
+def one(name: str): 'Do it.'
+try: app(['--help'])
+except SystemExit: print(time.process_time())
+"""
+OURS = "import time; from flows import cli; cli.run(['--help']); print(time.process_time())"
+
+
+def test_help_costs_little_more_than_that_of_an_empty_program():
+    """Processor time, least of three each, one after the other: others share the cores and the caches."""
+    def seconds(code: str) -> float:
+        return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+    empty, ours = map(min, zip(*[(seconds(EMPTY), seconds(OURS)) for _ in range(3)]))
+    print(f"reread --help {ours:.2f} s, an empty program of the same library {empty:.2f} s")
+    assert ours < 2 * empty
 
 
 @pytest.mark.parametrize("arguments, words", [
