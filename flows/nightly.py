@@ -92,11 +92,8 @@ def scheduled() -> datetime | None:
 def tonight(night: Night) -> tuple[Report, str]:
     """The work and its page. Ray, if any version needs it, starts with the first and serves them all."""
     try:
-        report = night.run()
-        return report, publish(night, report, local.mlflow_url())
-    except BaseException as error:
-        night.ledger.abandon("FAILED" if isinstance(error, Exception) else "KILLED")
-        raise
+        with night.under_way() as report:
+            return report, publish(night, report, local.mlflow_url())
     finally:
         if _ray_is_ours:
             ray_runner.shut_down()

@@ -48,6 +48,14 @@ def plain(value: Any) -> Any:
     return value
 
 
+def flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The leaves of maps within maps by dotted name; a list is a leaf, and so is an empty map."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found
+
+
 def _is_tag(annotation: Any) -> bool:
     """True for `Literal["recall"]`: it tells the branches of a union apart and has to be there."""
     return get_origin(annotation) is Literal and len(get_args(annotation)) == 1

@@ -15,18 +15,11 @@ from typing import Any  # noqa: E402
 
 from prefect import Flow, flow  # noqa: E402
 
-from flows.forms.forms import (  # noqa: E402
-    BenchForm,
-    ClozeForm,
-    DeployForm,
-    EvaluateForm,
-    ExtrapolationForm,
-    FlowForm,
-    PerplexityForm,
-    PretrainForm,
-    TokeniseForm,
-)
+from flows.forms.flow_form import FlowForm  # noqa: E402
+from flows.forms.measuring import BenchForm, DeployForm, ExtrapolationForm, PerplexityForm  # noqa: E402
+from flows.forms.questions import ClozeForm, EvaluateForm  # noqa: E402
 from flows.forms.titles import run_name  # noqa: E402
+from flows.forms.training import PretrainForm, TokeniseForm  # noqa: E402
 from flows.planning.plan import Plan  # noqa: E402
 from flows.running.ray_runner import interruptible, task_runner  # noqa: E402
 from flows.running.runner import Runner  # noqa: E402

@@ -1,1 +1,1 @@
-"""What the commands do. `flows/cli.py` declares them; nothing here is imported before a command needs it."""
+"""What the commands do. `flows/cli/` declares them; nothing here is imported before a command needs it."""

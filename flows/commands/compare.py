@@ -9,6 +9,7 @@ from typing import Any
 
 from flows.commands.look import whole
 from flows.commands.output import document, interval, say, table
+from flows.overrides import flat
 from storage.artifacts import Manifest, Store
 from storage.errors import SpecError
 
@@ -164,7 +165,7 @@ def _tell(pairs: list[Compared]) -> None:
 # ------------------------------------------------------------------------------------------------------------- trainings
 def _trainings(store: Store, manifests: list[Manifest], metric: str | None, json: bool) -> None:
     names = [one.id for one in manifests]
-    settings = differing([flat({"spec": one.spec, "input": one.inputs, "code": one.code[:16], "commit": one.git_commit})
+    settings = differing([flat({**one.spec, "input": one.inputs, "code": one.code[:16], "commit": one.git_commit})
                           for one in manifests])
     results = _results(store, manifests)
     pairs = judged(store, _common(store, manifests), metric)
@@ -216,18 +217,6 @@ def differing(several: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names = sorted({name for each in several for name in each})
     rows = [{"name": name, "values": [each.get(name) for each in several]} for name in names]
     return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
-
-
-def flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Leaves by dotted name; a list is a leaf."""
-    found: dict[str, Any] = {}
-    for key, item in value.items():
-        name = f"{prefix}{key}" if prefix or key != "spec" else ""
-        if isinstance(item, dict) and item:
-            found |= flat(item, f"{name}." if name else "")
-        elif name:
-            found[name] = item
-    return found
 
 
 def _shown(value: Any) -> str:

@@ -18,7 +18,6 @@ from storage.artifacts import Manifest, Store
 from storage.errors import ArtifactError, SpecError
 from tasks.specs import StudySpec
 
-FORMATS = ("csv", "latex", "html")
 METADATA = "metadata.json"         # tells a folder of ours, which --force may replace
 BY_NAME = ("prompts", "checkpoints", "scores", "sweeps", "perplexities", "extrapolations", "deploys")
 

@@ -43,13 +43,8 @@ def _at_once(night: Night) -> tuple[Report, str]:
     from flows.nights.publish import publish
     from flows.services import local
 
-    with alone():
-        try:
-            report = night.run()
-            return report, publish(night, report, local.mlflow_url())
-        except BaseException as error:
-            night.ledger.abandon("FAILED" if isinstance(error, Exception) else "KILLED")
-            raise
+    with alone(), night.under_way() as report:
+        return report, publish(night, report, local.mlflow_url())
 
 
 def _here(entry: Entry, store: Store) -> None:

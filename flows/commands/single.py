@@ -21,6 +21,7 @@ from flows.forms.requests import (
     TokeniseRequest,
 )
 from flows.planning.plan import RUNS_IN_MLFLOW, Plan
+from flows.showing.columns import MEASURED, with_controls
 from flows.showing.watch import clock
 from storage import logs
 from storage.artifacts import Store
@@ -30,12 +31,6 @@ log = logs.get("flows.single")
 
 HUB = "hub:"
 SPARE = 16      # documents beyond the limit that a preview reads, for controls and examples
-MEASURED = {      # kind -> columns of its table on a terminal; the artifact has more
-    "perplexity": ("slice", "kind", "from", "to", "n", "perplexity", "low", "high", "bits_per_byte"),
-    "extrapolation": ("protocol", "window", "length", "from", "to", "n", "perplexity", "low", "high", "state_bytes",
-                      "tokens_per_second", "cannot"),
-    "deploy": ("length", "ttft_ms", "tokens_per_s", "state_bytes", "peak_bytes", "error", "contended", "reason"),
-}
 REQUESTS = {"tokenise": TokeniseRequest, "pretrain": PretrainRequest, "cloze": ClozeRequest,
             "evaluate": EvaluateRequest, "perplexity": PerplexityRequest, "extrapolation": ExtrapolationRequest,
             "deploy": DeployRequest, "bench": BenchRequest}
@@ -186,18 +181,6 @@ def _cell(value: Any) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
-
-
-def with_controls(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a score, its controls beside it: {task, order, strategy, n, value, low, high, controls, ...}."""
-    same = ("task", "column", "order", "strategy")
-    controls: dict[tuple, dict[str, float]] = {}
-    for row in rows:
-        if row["control"] != "none":
-            controls.setdefault(tuple(row.get(name) for name in same), {})[row["control"]] = row["value"]
-    return [{**{name: value for name, value in row.items() if name != "control"},
-             "controls": controls.get(tuple(row.get(name) for name in same), {})}
-            for row in rows if row["control"] == "none"]
 
 
 def preview_cloze(fields: dict[str, Any], source: Path, tokenizer: str | None, settings: list[str], json: bool) -> None:

@@ -1,8 +1,7 @@
-"""From a request to a form that a person can fill, and back.
+"""What a form is made of: a model whose fields stand for fields of one request class, in an order of its own.
 
-A form is a model whose fields stand for fields of one request class, in an order of its own. `At` says for which: the
-dotted path below that of the group the field is in; without it, the field's own name. What no field stands for is
-collected by `the_rest`, group by group as in the request, so that nothing of a request is out of reach.
+`At` says for which: the dotted path below that of the group the field is in; without it, the field's own name. What no
+field stands for is collected by `the_rest` (flows/forms/rest.py), so that nothing of a request is out of reach.
 
 What the pages of Prefect 3.9 render well decides how a form is written:
 
@@ -14,32 +13,18 @@ What the pages of Prefect 3.9 render well decides how a form is written:
 
 from __future__ import annotations
 
-import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
-import annotated_types
-from pydantic import (
-    ConfigDict,
-    Discriminator,
-    Field,
-    GetJsonSchemaHandler,
-    Tag,
-    create_model,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, Discriminator, GetJsonSchemaHandler, Tag, model_serializer, model_validator
 from pydantic.fields import FieldInfo
 
 from flows.forms.choices import Select
 from tasks.specs import Spec
 
 UNSET: Any = object()
-TITLES = {"adamw": "AdamW", "cpu": "CPU", "gpus": "GPUs", "zero": "ZeRO", "dtype": "number format", "warmup": "warm-up",
-          "url": "address",
-          "train": "training", "tokenise": "tokenising", "cloze": "prompts", "corpus": "text"}
 
 
 @dataclass(frozen=True)
@@ -140,117 +125,7 @@ def tabs(*models: type[Form]) -> Any:
     return Annotated[Union[tuple(Annotated[one, Tag(one.__name__)] for one in models)], Discriminator(which)]      # noqa: UP007
 
 
-# ------------------------------------------------------------------------------------------------- form <-> request
-def written(form: Form, default: Callable[[str], Any], base: str = "") -> dict[str, Any]:
-    """Path -> value of everything that a form says other than the request's own defaults, which `default` gives by path."""
-    found: dict[str, Any] = {}
-    for name, field, path, at in _places(type(form), base):
-        value = getattr(form, name)
-        if isinstance(value, Form):
-            inside = written(value, _defaults(value.part_of, path, default), path)
-            if value.constants and (inside or type(value) is not type(default_of(field))):
-                inside = {join(path, key): each for key, each in value.constants.items()} | inside
-            found |= inside
-        elif value == default_of(field) and (at.explicit or at.nothing is not UNSET):
-            continue
-        elif at.nothing is not UNSET and value == at.nothing:
-            found[path] = None
-        elif at.explicit or value != default(path):
-            found[path] = value
-    return found
-
-
-def read(form: type[Form], request: Spec, base: str = "") -> dict[str, Any]:
-    """The fields of a form that say what `request` does; those that say it by default are left out."""
-    found: dict[str, Any] = {}
-    for name, field, path, at in _places(form, base):
-        models = groups(field)
-        if models:
-            fitting = next((one for one in models if one.fits(request, path)), None)
-            inside = read(fitting, request, path) if fitting else {}
-            if inside or len(models) > 1:
-                found[name] = (fitting or models[0])(**inside)
-            continue
-        value = look(request, path)
-        if at.nothing is not UNSET and value is None:
-            value = at.nothing
-        elif at.nothing is False and value is not UNSET:
-            value = True
-        if value is not UNSET and value != default_of(field) and not (at.if_said and not _is_said(request, path)):
-            found[name] = value
-    return found
-
-
-def paths(form: type[Form], base: str = "") -> Iterator[str]:
-    """Where every field of a form stands; of tabs, all of them."""
-    for _, field, path, _ in _places(form, base):
-        models = groups(field)
-        for model in models:
-            yield from (*paths(model, path), *(join(path, key) for key in model.constants))
-        if not models:
-            yield path
-
-
-def labels(form: Form, base: str = "", before: str = "") -> dict[str, str]:
-    """Path -> what a person reads on the page: `Advanced > Training > Workers`."""
-    found: dict[str, str] = {}
-    for name, field, path, _ in _places(type(form), base):
-        label, value = f"{before}{field.title or title(name)}", getattr(form, name)
-        found[path] = label
-        if isinstance(value, Form):
-            found |= labels(value, path, f"{label} > ")
-    found.pop("", None)
-    return found
-
-
-def nested(found: dict[str, Any]) -> dict[str, Any]:
-    """Dotted paths as maps within maps; None for a whole group outweighs what is in it."""
-    data: dict[str, Any] = {}
-    for path, value in sorted(found.items(), key=lambda item: -item[0].count(".")):
-        *parents, last = path.split(".")
-        where = data
-        for parent in parents:
-            where = where.setdefault(parent, {})
-        where[last] = value
-    return data
-
-
-def default_at(model: type[Spec], path: str) -> Any:
-    """What a request takes at a path where nothing is said; UNSET where something has to be."""
-    head, _, rest = path.partition(".")
-    if head not in model.model_fields:
-        return UNSET
-    field = model.model_fields[head]
-    if not rest:
-        return default_of(field)
-    return look(default_of(field), rest) if _has_own(field) else default_at(specs(field.annotation)[0], rest)
-
-
-def filled(model: type[Spec], data: dict[str, Any]) -> dict[str, Any]:
-    """`data` for `model`, with what a group that is partly said would otherwise lose of the model's own default for it."""
-    for name, field in model.model_fields.items():
-        if _has_own(field) and isinstance(data.get(name), dict):
-            data[name] = default_of(field).model_dump(include=default_of(field).model_fields_set) | data[name]
-    return data
-
-
-def _has_own(field: FieldInfo) -> bool:
-    """Whether the default of a group is other than that of its class."""
-    return isinstance(field.default, Spec) and bool(field.default.model_fields_set)
-
-
-def _defaults(part: type[Spec] | None, base: str, otherwise: Callable[[str], Any]) -> Callable[[str], Any]:
-    if part is None:
-        return otherwise
-    return lambda path: default_at(part, path[len(base) + 1:]) if path.startswith(f"{base}.") else otherwise(path)
-
-
-def _places(form: type[Form], base: str) -> Iterator[tuple[str, FieldInfo, str, At]]:
-    for name, field in form.model_fields.items():
-        at = next((one for one in field.metadata if isinstance(one, At)), At())
-        yield name, field, join(base, name if at.path is None else at.path), at
-
-
+# ---------------------------------------------------------------------------------------------------------- looking up
 def join(base: str, path: str) -> str:
     return path[1:] if path.startswith("/") else ".".join(part for part in (base, path) if part)
 
@@ -260,11 +135,6 @@ def look(value: Any, path: str) -> Any:
     for part in path.split(".") if path else ():
         value = getattr(value, part, UNSET)
     return value
-
-
-def _is_said(request: Spec, path: str) -> bool:
-    parent, _, name = path.rpartition(".")
-    return name in look(request, parent).model_fields_set
 
 
 def default_of(field: FieldInfo) -> Any:
@@ -283,73 +153,3 @@ def specs(annotation: Any) -> tuple[type[Spec], ...]:
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(one for each in get_args(annotation) for one in specs(each))
     return (annotation,) if isinstance(annotation, type) and issubclass(annotation, Spec) else ()
-
-
-# ------------------------------------------------------------------------------------------------------- the rest
-def the_rest(name: str, model: type[Spec], taken: Iterable[str], base: str = "", alone: bool = False,
-             usual: Any = UNSET, **own: Any) -> type[Form]:
-    """A form of all fields of `model`, which stands at `base` of a request, that are not among the paths `taken`; groups
-    inside are folded. What can be only one value, or one of several models, is left out.
-
-    name   of the class, unique among forms
-    alone  `model` is one of several that the request allows there
-    usual  what a request has there where nothing is said
-    own    further fields, first in the form: name -> (type, default)
-    """
-    taken, fields = set(taken), dict(own)
-    for number, (field, info) in enumerate(model.model_fields.items()):
-        path, models = join(base, field), specs(info.annotation)
-        if path in taken or len(models) > 1 or _is_tag(info.annotation):
-            continue
-        if models:
-            inner = the_rest(name + field.title().replace("_", ""), models[0], taken, path, usual=default_of(info))
-            if inner.model_fields:
-                fields[field] = group(inner, title(field), about(info) or first_line(models[0]))
-        else:
-            default = getattr(usual, field) if isinstance(usual, Spec) else default_of(info)
-            fields[field] = _box(field, info, default, says_group=usual is None and number == 0)
-    made = create_model(name, __base__=Form, __module__=__name__, __doc__=first_line(model), **fields)
-    made.part_of = model if alone else None
-    return made
-
-
-def group(model: type[Form], name: str, description: str, path: str | None = None) -> tuple[Any, Any]:
-    """A folded group, as a field of `create_model`."""
-    return Annotated[model, At(path), Fold()], Field(model(), title=name, description=description)
-
-
-def _box(name: str, info: FieldInfo, default: Any, says_group: bool) -> tuple[Any, Any]:
-    """One field of a request, with what the page needs. says_group: to fill it is to ask for its group, which is None."""
-    kind, metadata, words = info.annotation, list(info.metadata), about(info)
-    if default is UNSET:                                              # needed only where its group is used at all
-        kind, default, metadata = (kind, (), [At(nothing=())]) if get_origin(kind) is tuple else (kind | None, None, [])
-    elif says_group:
-        kind, default, metadata = kind | None, None, [*metadata, At(explicit=True)]
-    elif default is not None and type(None) in get_args(kind):        # for example 300, None = all
-        kind, metadata = next(one for one in get_args(kind) if one is not type(None)), [At(nothing=0), annotated_types.Ge(0)]
-        words = words.replace("empty =", "0 =")
-    return Annotated[(kind, *metadata)] if metadata else kind, Field(default, title=title(name), description=words)
-
-
-def _is_tag(annotation: Any) -> bool:
-    return get_origin(annotation) is Literal and len(get_args(annotation)) == 1
-
-
-def title(name: str) -> str:
-    """`zero_stage` -> `ZeRO stage`"""
-    words = " ".join(TITLES.get(word, word) for word in name.split("_"))
-    return words[:1].upper() + words[1:]
-
-
-def about(info: FieldInfo) -> str:
-    return plain((info.description or "").replace("None =", "empty ="))
-
-
-def first_line(model: type[Spec]) -> str:
-    """What a group is, without what the stage makes of it."""
-    return plain((model.__doc__ or "").strip().split("\n")[0].partition(" Produces ")[0])
-
-
-def plain(text: str) -> str:
-    """Words for a page that does not know Markdown; what would be taken for a tag elsewhere stays in backticks."""
-    return re.sub(r"`([^`<]*)`", r"'\1'", text)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -145,6 +146,15 @@ class Night:
         report.carried = list(carried.values())
         report.link, report.seconds = self.ledger.link(), time.monotonic() - began
         return report
+
+    @contextmanager
+    def under_way(self) -> Iterator[Report]:
+        """The night's work, then what is made of its report; an error or a signal in either leaves the night abandoned."""
+        try:
+            yield self.run()
+        except BaseException as error:
+            self.ledger.abandon("FAILED" if isinstance(error, Exception) else "KILLED")
+            raise
 
     def end(self, report: Report) -> None:
         """Close the night in the ledger; until then it counts as not done."""

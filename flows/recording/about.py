@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from flows.overrides import flat
 from flows.planning.plan import Plan, Stage
 from storage import logs
 from storage.artifacts import Store
@@ -151,27 +152,14 @@ class Abouts:
 def parameters(about: About, spec: Spec) -> dict[str, Any]:
     """What a run's parameters say: the facts, then the spec; a field of the spec named like a fact is `spec.<field>`."""
     found = dict(about.facts)
-    for name, value in flat(spec).items():
+    for name, value in flat(spec.model_dump(mode="json")).items():
+        if value is None:
+            continue
         if name not in found:
             found[name] = value
         elif str(found[name]) != str(value):
             found[f"spec.{name}"] = value
     return dict(list(found.items())[:PARAMS])
-
-
-def flat(spec: Spec) -> dict[str, Any]:
-    """The fields of a spec by dotted name."""
-    found: dict[str, Any] = {}
-
-    def walk(value: Any, name: str) -> None:
-        if isinstance(value, dict) and value:
-            for key, item in value.items():
-                walk(item, f"{name}.{key}" if name else str(key))
-        elif value is not None and len(found) < PARAMS:
-            found[name] = value
-
-    walk(spec.model_dump(mode="json"), "")
-    return found
 
 
 def size_of(preset: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flows.overrides import flat
 from flows.recording.about import About
 from storage.artifacts import Store
 
@@ -31,14 +32,6 @@ def name_of(role: str, about: About) -> str:
 
 def counts(found: dict[str, Any]) -> dict[str, Any]:
     """The numbers of a manifest by dotted name, a few levels deep."""
-    flat: dict[str, Any] = {}
-
-    def walk(value: Any, name: str) -> None:
-        if isinstance(value, dict):
-            for key, item in value.items():
-                walk(item, f"{name}.{key}" if name else str(key))
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            flat[name] = value
-
-    walk(found, "")
-    return dict(list(flat.items())[:40])
+    numbers = {name: value for name, value in flat(found).items()
+               if isinstance(value, (int, float)) and not isinstance(value, bool)}
+    return dict(list(numbers.items())[:40])

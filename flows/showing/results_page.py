@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.commands.single import MEASURED, with_controls
 from flows.planning.plan import Plan
 from flows.recording.tracked import Runs
 from flows.running.work import Outcome
 from flows.services import local
+from flows.showing.columns import MEASURED, with_controls
 from flows.showing.watch import clock
 from storage.artifacts import Store
 from storage.tracking.places import run_link

@@ -238,7 +238,9 @@ def test_a_disk_that_fills_up_while_starting_is_told_and_leaves_nothing(small_se
     assert [path.name for path in local.folder().iterdir() if path.suffix in (".json", ".partial")] == []
 
 
-def test_down_ends_also_what_was_begun_before_a_killed_service_was_started_again(small_servers, monkeypatch):
+@pytest.fixture
+def deployments_with_a_run(small_servers, monkeypatch):
+    """The process that serves the deployments has a flow run below it."""
     build = servers.deployments
     family = ("import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
               "open(sys.argv[1], 'w').close(); time.sleep(600)")
@@ -248,6 +250,9 @@ def test_down_ends_also_what_was_begun_before_a_killed_service_was_started_again
         return replace(server, command=[sys.executable, "-c", family, server.command[-1]])
 
     monkeypatch.setattr(servers, "deployments", with_a_run)
+
+
+def test_down_ends_also_what_was_begun_before_a_killed_service_was_started_again(small_servers, deployments_with_a_run):
     runs = []
     for _ in range(3):
         record = fleet.up().records["deployments"]
@@ -279,17 +284,8 @@ def test_stale_pids_are_not_touched(small_servers, sleeper):
     assert all(process.poll() is None for process in others)
 
 
-def test_down_ends_what_a_killed_service_had_begun(small_servers, monkeypatch):
+def test_down_ends_what_a_killed_service_had_begun(small_servers, deployments_with_a_run):
     """A flow run outlives the process that serves the deployments when that is killed."""
-    build = servers.deployments
-    family = ("import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
-              "open(sys.argv[1], 'w').close(); time.sleep(600)")
-
-    def with_a_run(api):
-        server = build(api)
-        return replace(server, command=[sys.executable, "-c", family, server.command[-1]])
-
-    monkeypatch.setattr(servers, "deployments", with_a_run)
     record = fleet.up().records["deployments"]
     run = ProcessId.of(psutil.Process(record.process.pid).children()[0])
     kill(record)

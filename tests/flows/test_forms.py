@@ -15,7 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from flows import single, studies
 from flows.forms import choices, forms, requests
-from flows.forms.fields import Form, look, paths, specs
+from flows.forms.fields import Form, look, specs
+from flows.forms.mapping import paths
 from flows.showing.failure import read
 from flows.study import study
 from storage.artifacts import Store
@@ -156,7 +157,7 @@ def test_orders_are_those_of_the_task_unless_they_were_chosen():
 
 def active(form: Form, base: str = "", rows: Any = None) -> list[str]:
     """Where the fields of a form stand, with the tabs and the details of training rows that are chosen."""
-    from flows.forms.fields import _places
+    from flows.forms.mapping import _places
 
     found = []
     for name, _, path, _ in _places(type(form), base):

@@ -314,6 +314,15 @@ def test_a_kill_while_a_night_takes_over_loses_nothing(world, monkeypatch):
     assert Ledger(world.tracking).open(*rest) == [found], "in the night that took it over"
 
 
+@pytest.mark.parametrize("error, status", [(KeyboardInterrupt(), "KILLED"), (OSError("the disk is full"), "FAILED")])
+def test_a_night_that_is_left_before_its_end_is_abandoned(world, error, status):
+    world.register(0.9)
+    with pytest.raises(type(error)), world.planned().under_way() as report:
+        assert report.work
+        raise error
+    assert [night.status for night in Ledger(world.tracking).nights("tests")] == [status]
+
+
 def test_a_killed_night_goes_on_and_loses_nothing(world, monkeypatch):
     """Killed first between two evaluations, then between the alias and the tags of the first version."""
     world.register(0.7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.recording.about import flat
+from flows.recording.about import About, parameters
 from flows.recording.tracked import tracked
 from flows.running.work import Order, perform
 from flows.showing.notes import noting, read
@@ -62,9 +62,11 @@ def test_a_tracked_run_ends_the_way_its_stage_does(home):
 
 
 def test_parameters_are_dotted_names():
-    named = flat(TrainSpec(steps=3))
+    named = parameters(About(), TrainSpec(steps=3))
     assert named["steps"] == 3 and named["optimiser.learning_rate"] == 8e-4
-    assert flat(ClozeSpec(task="lookup", task_options={"lines": [4, 8]}))["task_options.lines"] == [4, 8]
+    assert "sweep" not in named, "what is not set is not shown"
+    named = parameters(About(), ClozeSpec(task="lookup", task_options={"lines": [4, 8]}))
+    assert named["task_options.lines"] == [4, 8]
 
 
 def test_only_failures_that_may_pass_are_tried_again():
