@@ -1,7 +1,6 @@
 """What a stage made, where people look in MLflow: headline numbers under short names, tables, figures, a few words.
 
-    evaluate       recall (mean over columns of the main order, without control), recall/<column>/<order>,
-                   control/<which>/<column>/<order>, above_controls/..., errors/<class>/...; tables scores, predictions/...
+    evaluate       recall, recall/mean, low, high, above_controls; recall/<order>/<column>; tables scores, predictions/...
     pretrain       bits_per_byte at the end, beside the curves; summary.json
     perplexity     loss, bits_per_byte, perplexity of everything; extrapolation: of the shortest length; a table each
     deploy, bench  tokens_per_second, timings; tables and figures
@@ -16,13 +15,12 @@ from typing import Any
 
 from flows.recording.about import NUMBERS, About
 from flows.recording.answers import answer_tables
+from flows.recording.scored import headline_metrics, score_metrics, score_table, words
 from storage.artifacts import Store
 from storage.home import is_url
 from storage.tracking import Tracking
+from storage.tracking.limits import cut_whole
 
-MAIN = "default"                # the order whose recall is the headline, where it was asked
-REPEATED = "uncommon"           # a column that repeats items of another: no column of its own in a mean
-NONE = "none"
 LOSSES = ("loss", "bits_per_byte", "perplexity")
 NOTE = "mlflow.note.content"
 
@@ -32,58 +30,29 @@ def record(tracking: Tracking, run: str, kind: str, store: Store, artifact: str,
     about, folder = about or About(), store.path(artifact)
     numbers = {name: float(about.facts[name]) for name in NUMBERS        # a training counts its tokens itself
                if name in about.facts and (name, kind) != ("tokens", "pretrain")}
+    recorder = {"evaluate": _evaluation, "pretrain": _training, "bench": _bench}.get(kind, _measured)
+    recorder(tracking, run, kind, store, folder)            # first: MLflow lists metrics as they came
     if numbers:
         tracking.metrics(run, numbers, step=0)
-    recorder = {"evaluate": _evaluation, "pretrain": _training, "bench": _bench}.get(kind, _measured)
-    recorder(tracking, run, kind, store, folder)
 
 
 def _evaluation(tracking: Tracking, run: str, kind: str, store: Store, folder: Path) -> None:
     rows = _json(folder / "scores.json")
-    order = main_order(rows)
-    recall, columns = headline(rows, order)
-    tracking.metrics(run, score_metrics(rows) | ({} if recall is None else {"recall": recall}), step=0)
+    found = headline_metrics(folder, rows)
+    tracking.metrics(run, found | score_metrics(rows), step=0)
     counts = store.manifest(folder.name).counts
     if counts.get("examples_per_second"):
         tracking.metrics(run, {"examples_per_second": counts["examples_per_second"]}, step=0)
-    tracking.table(run, rows, "scores")
+    tracking.table(run, score_table(rows), "scores")
     tables, shown, asked = answer_tables(store, folder)
     for name, table in tables.items():
         tracking.table(run, table, f"predictions/{name}")
     left = "" if shown == asked else f", {asked - shown:,} more in artifact `{folder.name}`"
-    tracking.tag(run, {NOTE: f"**recall {'–' if recall is None else f'{recall:.3f}'}**, mean over {', '.join(columns) or 'no column'} in the order {order}. "
-                             f"Answers: Artifacts, `predictions/` ({shown:,} of {asked:,} shown{left}); scores with their "
-                             "95 % intervals: `scores.json`."})
+    pages = [f"[{name.replace('_', ' ')}]({tracking.link(run, f'predictions/{name}.json')})" for name in tables]
+    tracking.tag(run, {NOTE: words(rows, found, f"Answers: {', '.join(pages)} ({shown:,} of {asked:,} shown{left}). [All scores]"
+                                                f"({tracking.link(run, 'scores.json')}), with shares of mistakes.")})
     for figure in sorted(folder.glob("*.png")):
         tracking.artifacts(run, figure, "figures")
-
-
-def main_order(rows: list[dict[str, Any]]) -> str:
-    """The default order, or where that was not asked the first one."""
-    orders = [row["order"] for row in rows]
-    return MAIN if MAIN in orders or not orders else orders[0]
-
-
-def headline(rows: list[dict[str, Any]], order: str) -> tuple[float | None, list[str]]:
-    """The mean over the columns of an order, without control, each counting the same; and which columns these are."""
-    chosen = {row["column"]: row["value"] for row in rows if row["order"] == order and row["control"] == NONE
-              and row["column"] != REPEATED and row.get("value") is not None}
-    return (sum(chosen.values()) / len(chosen) if chosen else None), list(chosen)
-
-
-def score_metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Every score by column and order."""
-    found = {}
-    for row in rows:
-        place = f"{row['column']}/{row['order']}"
-        if row.get("value") is not None:
-            found[f"recall/{place}" if row["control"] == NONE else f"control/{row['control']}/{place}"] = row["value"]
-        if row["control"] != NONE:
-            continue
-        if row.get("above_controls") and row["above_controls"]["difference"] is not None:
-            found[f"above_controls/{place}"] = row["above_controls"]["difference"]
-        found |= {f"errors/{name}/{place}": share for name, share in (row.get("errors") or {}).items()}
-    return found
 
 
 def _training(tracking: Tracking, run: str, kind: str, store: Store, folder: Path) -> None:
@@ -93,6 +62,23 @@ def _training(tracking: Tracking, run: str, kind: str, store: Store, folder: Pat
         tracking.metrics(run, {"bits_per_byte": found}, summary["steps"], summary.get("tokens"))
     if not is_url(store.root):
         tracking.artifacts(run, folder / "summary.json")
+    tracking.tag(run, {NOTE: training_words(summary, folder.name)})
+
+
+def training_words(summary: dict[str, Any], checkpoint: str) -> str:
+    """What a training came to. summary: its summary.json; what it does not say is left out."""
+    said = [f"**{words} {summary[name]:.3f}**" for name, words in (
+        ("validation_bits_per_byte", "validation bits per byte"), ("loss", "last loss")) if isinstance(summary.get(name), (int, float))]
+    counted = [f"{summary[name]:,} {name}" for name in ("tokens", "steps") if isinstance(summary.get(name), int)]
+    return f"{', '.join(said) or 'Trained'}{' after ' + ' in '.join(counted) if counted else ''}. Checkpoint `{checkpoint}`."
+
+
+def study_words(report: str, page: str, runs: str) -> str:
+    """What a study came to: links to its report and its runs, then what its report.md says before its second heading."""
+    intro, _, sections = report.partition("\n## ")
+    first = "\n".join(line for line in sections.partition("\n## ")[0].splitlines() if not line.startswith("!["))
+    told = (f"[Report]({page}) · [Runs by recall]({runs})", intro.partition("\n")[2].strip(), first and f"### {first.strip()}")
+    return cut_whole("\n\n".join(part for part in told if part))
 
 
 def _measured(tracking: Tracking, run: str, kind: str, store: Store, folder: Path) -> None:

@@ -23,6 +23,7 @@ from storage.tracking.registry import Registry
 
 SETTING, WEIGHTS, TAGS, OFF = "REREAD_REGISTER", "weights", "tags", "off"
 PLACE = "model"             # folder among the artifacts of the run
+SHOWN = ("Architecture", "Data", "Budget and training")     # sections of the card that a version's page shows
 KEPT = ("architecture", "model", "parameters", "state_bytes", "state_tokens", "corpus", "seed", "study", "workload")
 
 log = logs.get("flows.registering")
@@ -44,11 +45,12 @@ def register(tracking: Tracking, run: str, store: Store, checkpoint: str, about:
     try:
         facts = version_tags(store, checkpoint, about, commit)
         folder = local_home() / "exports" / checkpoint
-        words = _write(store, checkpoint, folder, weights=how == WEIGHTS)
+        card = _write(store, checkpoint, folder, weights=how == WEIGHTS)
         octets = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         tracking.artifacts(run, folder, PLACE, move=True)
-        number = tracking.register(about.register, run, PLACE, facts, f"{summary(facts)} {words}\n\nCard and {_what(how)}: {PLACE}/ of the "
-                                   f"source run, {octets / 1e6:,.1f} MB.")
+        words = (f"{summary(facts)} {introduction(card)}\n\nCard and {_what(how)}: [{PLACE}/]({tracking.link(run, PLACE)}) of the source "
+                 f"run, {octets / 1e6:,.1f} MB.\n\n{sections(card)}")
+        number = tracking.register(about.register, run, PLACE, facts, words.strip(), family(about.register, facts))
         log.info("%s: version %s of the registered model %s, %.1f MB of %s in the tracking store", checkpoint,
                  number or "(number follows when the tracking store is back)", about.register, octets / 1e6, _what(how))
     except Exception as error:                 # noqa: BLE001  a training of days does not fail because of its shop window
@@ -92,19 +94,32 @@ def summary(facts: dict[str, Any]) -> str:
 
 
 def _write(store: Store, checkpoint: str, folder: Path, weights: bool) -> str:
-    """Card and weights into a folder that is new; returns the card's own introduction."""
+    """Card and weights into a folder that is new; returns the card."""
     from flows.commands.weights import CARD, write_folder
 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_folder(store.path(checkpoint), store.manifest(checkpoint), store, folder, weights)
-    return introduction((folder / CARD).read_text(encoding="utf-8"))
+    return (folder / CARD).read_text(encoding="utf-8")
 
 
 def introduction(card: str) -> str:
     """The first paragraph below the title of a model card."""
     _, _, rest = card.partition("\n# ")
     return next((part.strip() for part in rest.split("\n\n")[1:] if part.strip()), "")
+
+
+def sections(card: str) -> str:
+    """What a card says of the model and its training; how to load it is for readers of the card itself."""
+    parts = {part.partition("\n")[0]: part.strip() for part in card.split("\n## ")[1:]}
+    return "\n\n".join(f"### {parts[name]}" for name in SHOWN if name in parts)
+
+
+def family(name: str, facts: dict[str, Any]) -> str:
+    """What all versions of a registered model have in common, and how they are named."""
+    return (f"One version for each checkpoint trained on `{facts.get('workload', facts.get('corpus', 'its data'))}`; tags say what each is. "
+            f"A command takes a version as `models:/{name}/1`, and as `models:/{name}@best-{facts['size']}` the one that the nightly "
+            f"evaluation found best of its size.")
 
 
 def _what(how: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from flows.planning.plan import RUNS_IN_MLFLOW, Plan, Stage
 from flows.recording.about import KINDS, About, Abouts, parameters
 from flows.recording.lineage import datasets
-from flows.recording.recorded import record
+from flows.recording.recorded import NOTE, record, study_words
 from flows.recording.registering import register, register_missed
 from storage import logs
 from storage.artifacts import Store
@@ -80,6 +80,8 @@ class Runs:
         self.tracking.artifacts(self.parent, folder, "report")
         runs = {self.plan.stages[key].title: f"{mlflow_url()}/{self.tracking.link(run)}" for key, run in self.of.items()}
         self.tracking.text(self.parent, page(folder, f"Study {self.plan.name}", runs), "report.html")
+        self.tracking.tag(self.parent, {NOTE: study_words((folder / "report.md").read_text(encoding="utf-8"), self.tracking.link(
+            self.parent, "report.html"), experiment_link(self.experiment))})
 
     def end(self, status: str) -> None:
         """FINISHED, FAILED or KILLED. Runs of stages that did not get to their own end are ended so; a finished one stays."""

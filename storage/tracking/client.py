@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.tracking import views
-from storage.tracking.limits import BATCH, DIGEST, VALUE, cut, parts
+from storage.tracking.limits import BATCH, DIGEST, VALUE, cut, cut_whole, parts
 
 CONTINUED = ("RUNNING", "SCHEDULED", "FAILED", "KILLED")
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE",
@@ -225,11 +225,13 @@ class Client:
                          [InputTag("mlflow.data.context", one["context"])]) for one in datasets])
 
     @_translated
-    def register(self, run_id: str, name: str, path: str, tags: Mapping[str, str], description: str = "") -> str:
-        """Version of model `name` for files of a run; the same files give the same version."""
+    def register(self, run_id: str, name: str, path: str, tags: Mapping[str, str], description: str = "",
+                 family: str = "") -> str:
+        """Version of model `name` for files of a run; the same files give the same version. family: describes a model that is
+        new."""
         source = f"{self._client.get_run(run_id).info.artifact_uri.rstrip('/')}/{path}"
         try:
-            self._client.create_registered_model(name)
+            self._client.create_registered_model(name, description=family or None)
         except self._exception() as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
@@ -239,7 +241,7 @@ class Client:
                     self._client.set_model_version_tag(name, version.version, key, value)
                 return str(version.version)
         made = self._client.create_model_version(name, source, run_id, tags=cut(tags), await_creation_for=0,
-                                                 description=description or None)
+                                                 description=cut_whole(description) or None)
         return str(made.version)
 
     @_translated

@@ -81,7 +81,7 @@ class Delivery:
             client.inputs(run_id, operation["datasets"])
         elif kind == "register":
             client.register(run_id, operation["name"], operation["path"], operation["tags"],
-                            operation.get("description", ""))
+                            operation.get("description", ""), operation.get("family", ""))
 
     @staticmethod
     def _files(client: Client, run_id: str, operation: dict[str, Any]) -> None:

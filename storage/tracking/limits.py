@@ -11,6 +11,7 @@ PARAMETERS = 100        # parameters or tags of one call
 VALUE = 6000            # characters of a parameter value
 TAG = 8000              # characters of a run's tag
 VERSION_TAG = 100_000   # of a model version's
+DESCRIPTION = 5000      # characters of a version's description
 DIGEST = 36             # characters of a data set's digest
 
 
@@ -27,6 +28,13 @@ def model_name(name: str) -> str:
 def cut(values: Mapping[str, Any], limit: int = TAG) -> dict[str, str]:
     """Keys and values as MLflow accepts them."""
     return {valid_name(str(key)): str(value)[:limit] for key, value in values.items()}
+
+
+def cut_whole(text: str, limit: int = DESCRIPTION) -> str:
+    """As many whole paragraphs as a description takes."""
+    while len(text) > limit and "\n\n" in text:
+        text = text.rpartition("\n\n")[0]
+    return text[:limit]
 
 
 def parts(values: Mapping[str, str]) -> Iterator[list[tuple[str, str]]]:

@@ -47,10 +47,10 @@ class NoTracking:
         return None
 
     def register(self, name: str, run_id: str, artifact_path: str, tags: Mapping[str, Any] | None = None,
-                 description: str = "") -> str:
+                 description: str = "", family: str = "") -> str:
         return ""
 
-    def link(self, run_id: str) -> str:
+    def link(self, run_id: str, file: str = "") -> str:
         return "#/"
 
     def experiment_link(self, experiment: str) -> str:

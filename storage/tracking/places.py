@@ -34,9 +34,9 @@ def experiment_link(experiment: str, view: str = START) -> str:
     return f"#/experiments/{experiment}/runs?{TRAINING}&viewStateShareKey={view}"
 
 
-def run_link(experiment: str, run_id: str) -> str:
-    """Where a run is, after the server's address."""
-    return f"#/experiments/{experiment}/runs/{run_id}?{TRAINING}"
+def run_link(experiment: str, run_id: str, file: str = "") -> str:
+    """Where a run is, or a file or folder among its artifacts, after the server's address."""
+    return f"#/experiments/{experiment}/runs/{run_id}" + (f"/artifacts/{quote(file)}" if file else "") + f"?{TRAINING}"
 
 
 def model_link(name: str, number: str | None = None) -> str:

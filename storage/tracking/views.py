@@ -40,7 +40,7 @@ def view(title: str, kind: str, sort: str, ascending: bool, metrics: Sequence[st
 
 VIEWS: dict[str, dict[str, Any]] = {
     "recall": view("Evaluations by recall", "evaluation", "recall", False,
-                   ("recall", "parameters", "state_bytes", "tokens"),
+                   ("recall", "recall/low", "recall/high", "parameters", "state_bytes", "tokens"),
                    ("architecture", "model", "corpus", "task", "order", "strategy", "seed"), ("suite",)),
     "training": view("Training by bits per byte, charts over tokens", "training", "bits_per_byte", True,
                      ("bits_per_byte", "loss", "tokens", "tokens_per_second", "parameters", "state_bytes"),

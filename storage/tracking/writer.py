@@ -106,12 +106,12 @@ class Tracking:
         except Away:
             return []
 
-    def link(self, run_id: str) -> str:
-        """`run_link` for a run whose experiment is not at hand."""
+    def link(self, run_id: str, file: str = "") -> str:
+        """`run_link` for a run whose experiment is not at hand; while the store is away a link to the start."""
         try:
             with self._store() as client:
                 run_id = self._delivery.run_id(client, run_id)
-                return run_link(client.experiment_of(run_id), run_id)
+                return run_link(client.experiment_of(run_id), run_id, file)
         except Away:
             return "#/"
 
@@ -165,15 +165,20 @@ class Tracking:
              "profile": json.dumps(one.get("profile", {}), default=str)} for one in datasets]})
 
     def register(self, name: str, run_id: str, artifact_path: str, tags: Mapping[str, Any] | None = None,
-                 description: str = "") -> str:
-        """Register files of a run as a version of model `name`; returns the version, "" while the store is away."""
+                 description: str = "", family: str = "") -> str:
+        """Register files of a run as a version of model `name`; returns the version, "" while the store is away.
+
+        description  of the version
+        family       of the model, if this is its first version
+        """
         operation = {"op": "register", "run": run_id, "name": model_name(name), "path": artifact_path,
-                     "tags": {key: str(value) for key, value in (tags or {}).items()}, "description": description}
+                     "tags": {key: str(value) for key, value in (tags or {}).items()}, "description": description,
+                     "family": family}
         self.flush()
         try:
             with self._store() as client:
                 return client.register(self._delivery.run_id(client, run_id), operation["name"], artifact_path,
-                                       operation["tags"], description)
+                                       operation["tags"], description, family)
         except Away:
             self._submit(operation)
             return ""

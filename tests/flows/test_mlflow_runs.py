@@ -85,9 +85,19 @@ def test_recall_is_the_mean_over_columns_of_the_main_order(world):
     of = {row["column"]: row["value"] for row in rows if row["order"] == "small_first" and row["control"] == "none"}
     metrics = world.asked.data.metrics
     assert len(of) == 2 and metrics["recall"] == pytest.approx(sum(of.values()) / 2)
-    assert all(metrics[f"recall/{column.replace('|', '_')}/small_first"] == value for column, value in of.items())
-    assert any(name.startswith("control/empty/") for name in metrics) and any(name.startswith("errors/") for name in metrics)
-    assert read(world, world.asked, "scores.json")["columns"][:2] == ["task", "column"]
+    assert all(metrics[f"recall/small_first/{column.replace('|', '_')}"] == value for column, value in of.items())
+    assert metrics["recall/mean"] == metrics["recall"] and metrics["recall/low"] <= metrics["recall"] <= metrics["recall/high"]
+    assert {name.rpartition("/")[0] for name in metrics} == {"", "recall", "recall/small_first", "recall/large_first"}
+    table = read(world, world.asked, "scores.json")
+    assert table["columns"][:3] == ["column", "order", "recall"] and len(table["data"]) == 4
+    assert {"control_empty", "share_other", "above_controls"} <= set(table["columns"])
+
+
+def test_runs_say_what_came_of_them(world):
+    note = world.asked.data.tags["mlflow.note.content"]
+    run = f"#/experiments/{world.asked.info.experiment_id}/runs/{world.asked.info.run_id}/artifacts"
+    assert note.startswith("**recall ") and f"({run}/predictions/wrong.json?" in note and f"({run}/scores.json?" in note
+    assert f"Checkpoint `{world.checkpoint}`." in world.trained.data.tags["mlflow.note.content"]
 
 
 def test_answers_can_be_browsed(world):
@@ -122,7 +132,9 @@ def test_the_training_is_a_version_with_weights_and_card(world):
     assert listed(world, world.trained, "model") >= {"model/README.md", "model/model.safetensors", "model/config.json"}
     found = world.client.get_model_version("demo", "1")
     assert found.description.startswith(f"jrt-mini, seed 3, trained on {counts['tokens']:,} tokens of disjoint. A causal ")
-    assert "MB" in found.description
+    assert "MB" in found.description and "### Architecture" in found.description and len(found.description) <= 5000
+    assert f"[model/](#/experiments/{world.trained.info.experiment_id}/runs/{version.run_id}/artifacts/model?" in found.description
+    assert "`models:/demo@best-mini`" in world.client.get_registered_model("demo").description
     assert not list((world.store.folder / "exports").iterdir())
 
 

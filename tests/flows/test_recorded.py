@@ -4,7 +4,9 @@ import pytest
 
 from flows.recording import answers
 from flows.recording.about import corpus_name, size_of
-from flows.recording.recorded import headline, main_order, measured_metrics, score_metrics
+from flows.recording.recorded import measured_metrics, study_words, training_words
+from flows.recording.registering import family, sections
+from flows.recording.scored import headline, main_order, score_metrics, score_table, words
 
 
 def score(column, order, value, control="none", **more):
@@ -19,11 +21,49 @@ def test_the_headline_leaves_out_controls_other_orders_and_repeated_items():
     assert headline([], "default") == (None, [])
 
 
-def test_scores_become_metrics_by_column_and_order():
-    rows = [score("natural", "twice", 0.9, above_controls={"difference": 0.5}, errors={"other": 0.1}),
-            score("natural", "twice", 0.1, "empty")]
-    assert score_metrics(rows) == {"recall/natural/twice": 0.9, "control/empty/natural/twice": 0.1,
-                                   "above_controls/natural/twice": 0.5, "errors/other/natural/twice": 0.1}
+ROWS = [score("4|8", "twice", 0.912345, low=0.8, high=1.0, n=9, above_controls={"difference": 0.5, "low": 0.4, "high": 0.6},
+              errors={"other": 0.1}, controls={"empty": {"value": 0.1}, "other": {"value": 0.2}}, metric="f1",
+              also={"f1": {"value": 0.912345}, "exact": {"value": 0.3}}, task="disjoint"),
+        score("4|8", "twice", 0.1, "empty"), score("a/b", "twice", None)]
+
+
+def test_a_metric_is_a_score_and_its_order_the_group():
+    assert score_metrics(ROWS) == {"recall/twice/4|8": 0.912345}
+    assert list(score_metrics([score("a/b", "twice", 1.0)])) == ["recall/twice/a_b"]
+
+
+def test_everything_else_of_the_scores_is_one_table():
+    first, second = score_table(ROWS)
+    assert list(first)[:6] == ["column", "order", "recall", "low", "high", "highest_control"]
+    assert {"recall": 0.9123, "highest_control": 0.2, "above_controls": 0.5, "above_low": 0.4, "control_empty": 0.1,
+            "share_other": 0.1, "exact": 0.3, "task": "disjoint"}.items() <= first.items() and "f1" not in first
+    assert second["recall"] is second["highest_control"] is None
+
+
+def test_an_evaluation_in_a_few_words():
+    told = words(ROWS, {"recall": 0.912345, "recall/low": 0.8, "recall/high": 1.0}, "LINKS").splitlines()
+    assert told[0] == "**recall 0.912** [0.800, 1.000], mean over 4|8 in the order twice." and told[2] == "LINKS"
+    cells = [cell.replace("&emsp;", "").strip() for cell in told[6].replace("\\|", "/").split("|")[1:-1]]
+    assert cells == ["4/8", "twice", "0.912", "[0.800, 1.000]", "0.200", "0.500 [0.400, 0.600]", "9"]
+    many = words([score(str(n), "twice", 1.0) for n in range(20)], {}, "")
+    assert many.endswith("8 more in `scores.json`.") and many.startswith("**recall –**, mean over 0, 1")
+
+
+def test_a_training_and_a_study_in_a_few_words():
+    assert training_words({"validation_bits_per_byte": 2.0612, "loss": 4.1149, "tokens": 10240, "steps": 20}, "checkpoint-1") == (
+        "**validation bits per byte 2.061**, **last loss 4.115** after 10,240 tokens in 20 steps. Checkpoint `checkpoint-1`.")
+    assert training_words({}, "checkpoint-1") == "Trained. Checkpoint `checkpoint-1`."
+    report = "# Study `x`\n\nAbout it.\n\n## What was measured\n\n* good 0.9\n\n![plot](a.png)\n\n## Tables\n\nmany"
+    told = study_words(report, "#/page", "#/runs")
+    assert told == "[Report](#/page) · [Runs by recall](#/runs)\n\nAbout it.\n\n### What was measured\n\n* good 0.9"
+    assert study_words("# Only a title", "#/page", "#/runs") == "[Report](#/page) · [Runs by recall](#/runs)"
+    assert len(study_words("# A\n\n" + "words\n\n" * 2000, "#/page", "#/runs")) <= 5000
+
+
+def test_a_version_shows_what_the_card_says_of_the_model():
+    card = "---\na: b\n---\n\n# checkpoint\n\nA model.\n\n## Architecture\n\n| a |\n\n## Loading\n\ncode\n\n## Data\n\nrows\n"
+    assert sections(card) == "### Architecture\n\n| a |\n\n### Data\n\nrows"
+    assert "`models:/quick-pydocs@best-tiny`" in family("quick-pydocs", {"size": "tiny", "workload": "pydocs"})
 
 
 def test_measurements_have_short_names():

@@ -7,7 +7,7 @@ import time
 import pytest
 from mlflow import MlflowClient
 
-from storage.tracking import Tracking, experiment_link, model_link, system, views
+from storage.tracking import Tracking, experiment_link, model_link, run_link, system, views
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,7 @@ def test_an_old_view_is_renewed_and_a_note_of_a_person_stays(tracking, client):
 
 def test_names_of_models_are_quoted_in_links():
     assert model_link("a b", "3") == "#/models/a%20b/versions/3?workflowType=machine_learning"
+    assert run_link("7", "ab", "a b/c.json") == "#/experiments/7/runs/ab/artifacts/a%20b/c.json?workflowType=machine_learning"
     assert model_link("quick-pydocs") == "#/models/quick-pydocs?workflowType=machine_learning"
 
 
