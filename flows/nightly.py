@@ -29,8 +29,9 @@ from flows.running.ray_runner import interruptible, task_runner  # noqa: E402
 from flows.running.runner import Runner  # noqa: E402
 from flows.services import local  # noqa: E402
 from flows.showing.failure import clear_failures  # noqa: E402
+from flows.showing.run_log import run_log  # noqa: E402
 from storage.artifacts import Store  # noqa: E402
-from storage.errors import RereadError, StageFailed  # noqa: E402
+from storage.errors import NightFailed, RereadError, StageFailed  # noqa: E402
 from storage.tracking.registry import Registry  # noqa: E402
 
 ABOUT = """Evaluate the registered models that lack scores of the current suite, and say what got better or worse.
@@ -69,7 +70,7 @@ def nightly_evaluation(request: NightlyRequest = NIGHT) -> Any:
         logger.info("the night that is due has been done: nothing to do")
         return Completed(message="The night that is due has been done.", data={"headline": "done before"})
     try:
-        with alone():
+        with alone(), run_log(logger, "reread.flows.nightly"):
             report, page = tonight(night)
     except NightUnderWay as busy:
         if not only_if_due:
@@ -131,18 +132,19 @@ def tell(report: Report) -> None:
     """Events, which an automation can turn into a mail or a message."""
     resource = {"prefect.resource.id": f"reread.nightly.{report.suite}",
                 "prefect.resource.name": f"nightly evaluation, suite {report.suite}"}
+    payload = {**report.summary(), "page": local.mlflow_url() + report.link}
     if report.regressions:
-        emit_event(REGRESSION, resource, payload=report.summary())
-    emit_event(FINISHED, resource, payload=report.summary())
+        emit_event(REGRESSION, resource, payload=payload)
+    emit_event(FINISHED, resource, payload=payload)
 
 
 def ended(report: Report, request: NightlyRequest) -> State:
     """How the night ends: what went wrong names the state, and fails it only when that was asked for.
 
-    :raises StageFailed: with `fail_on_regression`, after a regression or a version that could not be evaluated
+    :raises NightFailed: with `fail_on_regression`, after a regression or a version that could not be evaluated
     """
     wrong = bool(report.regressions or report.failed)
     if wrong and request.fail_on_regression:
-        raise StageFailed(f"{report.headline()}. The artifact of this run says more; `fail_on_regression` is why it failed")
+        raise NightFailed(f"{report.headline()} (failed because of `fail_on_regression`)")
     name = "Regression" if report.regressions else "SomeFailed" if report.failed else "Completed"
     return Completed(name=name, message=report.headline(), data=report.summary())

@@ -3,9 +3,9 @@
 from kernels.errors import ConfigError, LayoutError, LengthError, RereadError, StateError, UnsupportedUse
 
 __all__ = [
-    "ArtifactError", "ConfigError", "CorpusError", "LayoutError", "LengthError", "RereadError", "ServiceError",
-    "ShardError", "SpecError", "StageFailed", "StateError", "StudyFailed", "TokenizerError", "TrackingError",
-    "UnsupportedUse",
+    "ArtifactError", "ConfigError", "CorpusError", "LayoutError", "LengthError", "NightFailed", "RereadError",
+    "ServiceError", "ShardError", "SpecError", "StageFailed", "StateError", "StudyFailed", "TokenizerError",
+    "TrackingError", "UnsupportedUse",
 ]
 
 
@@ -37,6 +37,10 @@ class StageFailed(RereadError):
 
 class StudyFailed(StageFailed):
     """A study ran to its end but what it measured does not satisfy its own expectations."""
+
+
+class NightFailed(StageFailed):
+    """A night ran to its end, and was asked to count what it found as a failure."""
 
 
 class TrackingError(RereadError):

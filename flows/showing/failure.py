@@ -11,12 +11,14 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ValidationError
 
 from flows import overrides
-from storage.errors import RereadError, ServiceError, SpecError, StageFailed, StudyFailed, TrackingError
+from storage.errors import NightFailed, RereadError, ServiceError, SpecError, StageFailed, StudyFailed, TrackingError
 from storage.masked import masked
 
 # what a person does next, by what went wrong; the first that fits
 REMEDIES: tuple[tuple[type[BaseException], str], ...] = (
     (StudyFailed, "The report is made and stands among the artifacts of this run; its figures are what is doubted."),
+    (NightFailed, "The night is done and its report stands among the artifacts of this run. A version that got worse stays as "
+                  "it is: look at it in MLflow. One that could not be evaluated is tried again the next night."),
     (StageFailed, "**Retry** on this page, or the same run once more: finished stages are kept, and a training goes on "
                   "from its last checkpoint."),
     (TrackingError, "See whether MLflow answers (`reread status`), then run the same again: finished stages are kept."),

@@ -45,19 +45,19 @@ def hush() -> None:
 
 
 @contextmanager
-def run_log(logger: Any) -> Iterator[None]:
-    """While inside, lines of `reread.*` go to `logger`, that of the run, too. At the end they are sent: Ray ends the process of a
+def run_log(logger: Any, of: str = "reread") -> Iterator[None]:
+    """While inside, lines of `reread.*`, or of the logger `of`, go to `logger`, that of the run, too. At the end they are sent: Ray ends the process of a
     stage soon after, and with it what waits to be sent."""
     from prefect.logging.handlers import APILogWorker
 
     configure_logging()
     hush()
     handler = _ToRun(logger)
-    logging.getLogger("reread").addHandler(handler)
+    logging.getLogger(of).addHandler(handler)
     try:
         yield
     finally:
-        logging.getLogger("reread").removeHandler(handler)
+        logging.getLogger(of).removeHandler(handler)
         APILogWorker.drain_all(timeout=5)
 
 

@@ -12,7 +12,7 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.forms.forms import BenchForm
 from flows.showing import failure
-from storage.errors import ArtifactError, ServiceError, SpecError, StageFailed, StudyFailed, TrackingError
+from storage.errors import ArtifactError, NightFailed, ServiceError, SpecError, StageFailed, StudyFailed, TrackingError
 
 SENTENCE = "train.steps: 0 is below 1; give at least one step"
 
@@ -66,8 +66,9 @@ def test_a_failed_stage_its_cause_and_what_was_done_are_shown(page):
 
 
 @pytest.mark.parametrize(("kind", "words"), [
-    (SpecError, "Copy"), (StageFailed, "Retry"), (StudyFailed, "report is made"), (TrackingError, "MLflow answers"),
-    (ServiceError, "reread status"), (ArtifactError, "sentence names"), (KeyError, "fault of the program")])
+    (SpecError, "Copy"), (StageFailed, "Retry"), (StudyFailed, "report is made"), (NightFailed, "report stands"),
+    (TrackingError, "MLflow answers"), (ServiceError, "reread status"), (ArtifactError, "sentence names"),
+    (KeyError, "fault of the program")])
 def test_every_failure_has_a_remedy(page, kind, words):
     body(kind("x"))()
     assert words in page["failure"]
