@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +48,7 @@ def mean(parts: Parts) -> Interval:
     raw_N = np.array([item.value for item in items.values()])
     same = bool(len(raw_N)) and bool((raw_N == raw_N[0]).all())         # all right or all wrong: Wilson's interval
     values_N = raw_N if same else raw_N * _weights_N(list(items))
-    return bootstrap(values_N, _documents(items))
+    return _within(bootstrap(values_N, _documents(items)), 0.0)
 
 
 def difference(a: Parts, b: Parts) -> Interval:
@@ -60,8 +60,8 @@ def difference(a: Parts, b: Parts) -> Interval:
     if set(first) != set(second) or any(second[key].prompt != item.prompt for key, item in first.items()):
         raise SpecError("the two were not asked the same prompts")
     weights_N = _weights_N(list(first))
-    return paired(np.array([first[key].value for key in first]) * weights_N,
-                  np.array([second[key].value for key in first]) * weights_N, _documents(first))
+    return _within(paired(np.array([first[key].value for key in first]) * weights_N,
+                          np.array([second[key].value for key in first]) * weights_N, _documents(first)), -1.0)
 
 
 def above_controls(parts: Parts) -> Interval | None:
@@ -97,6 +97,13 @@ def _weights_N(keys: Sequence[tuple[str, str, str, int]]) -> np.ndarray:
     """So that the plain mean of weighted values is the mean over columns: N / (columns · items of the own column)."""
     sizes = Counter(key[:2] for key in keys)
     return np.array([len(keys) / (len(sizes) * sizes[key[:2]]) for key in keys])
+
+
+def _within(gap: Interval, lowest: float) -> Interval:
+    """Resampled documents have other shares of the columns than the weights are for, which can lead past what there is."""
+    if gap.low is None or gap.high is None:
+        return gap
+    return replace(gap, low=max(lowest, gap.low), high=min(1.0, gap.high))
 
 
 def _documents(items: Items) -> list[str]:

@@ -54,12 +54,15 @@ def _here(entry: Entry, store: Store) -> None:
 
 
 def _through_prefect(suite: str, fail_on_regression: bool, json: bool) -> None:
+    from flows.nights.publish import folder
     from flows.nights.request import NightlyRequest
     from flows.running.embedded import run
 
     named = {"suite": suite} if suite in suites.shipped() else {"file": str(Path(suite).resolve())}
     done = run(_flow, NightlyRequest(**named, fail_on_regression=fail_on_regression))
-    document(done) if json else say(done["headline"])
+    document(done) if json else say((folder(suites.load(suite).name) / "night.md").read_text(encoding="utf-8").rstrip())
+    if done["failed"]:
+        raise StageFailed(done["headline"])
 
 
 def _flow():

@@ -161,7 +161,7 @@ def _asked(builder: Builder, suite: Suite, name: str, evaluation: EvaluationPlan
 
     external, task = is_external(checkpoint), get_task(evaluation.cloze.task)
     if not external:
-        check_readable(evaluation.cloze, tokenizer_name(store, checkpoint))
+        _check_readable(evaluation, tokenizer_name(store, checkpoint))
     if task.needs_corpus and "corpus" not in made:
         raise SpecError(f"{evaluation.label} asks about documents, and this model was trained on none that are known; "
                         "name a `corpus` in the suite")
@@ -179,6 +179,15 @@ def _asked(builder: Builder, suite: Suite, name: str, evaluation: EvaluationPlan
     orders = resolve(evaluation.cloze)[2].orders
     order = suite.order if suite.order in orders else orders[0]
     return Asked(evaluation.label, prompts, scores, order), builder.makers[scores]
+
+
+def _check_readable(evaluation: EvaluationPlan, tokenizer: str) -> None:
+    """:raises SpecError: as for a study, but nobody can change what the model was trained on"""
+    try:
+        check_readable(evaluation.cloze, tokenizer)
+    except SpecError as refusal:
+        raise SpecError(f"it was trained on {tokenizer if tokenizer.startswith('ids:') else 'text'}, and {evaluation.label} asks "
+                        "in another form; a suite's `models` says which ones it is for") from refusal
 
 
 def _available(builder: Builder, store: Store, artifact: str) -> bool:

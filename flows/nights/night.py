@@ -72,7 +72,7 @@ class Report:
     def headline(self) -> str:
         """One line: what a subject of a mail says."""
         if not self.work:
-            return f"nothing to do: {self.up_to_date} versions have their scores"
+            return f"nothing to do: {already(self.up_to_date)}"
         said = [f"{len(self.everything) - len(self.failed)} evaluated"]
         said += [f"{len(self.failed)} failed"] if self.failed else []
         said += [f"{one.alias} is now {one.name}" for one in self.moves]
@@ -247,6 +247,11 @@ class Night:
                 if alias.startswith(f"{self.suite.alias}-") and value.replace(".", "", 1).isdigit():
                     found[f"{alias}/{version.name}"] = float(value)
         return found
+
+
+def already(versions: int) -> str:
+    """How many had nothing to be done for: `3 versions had their scores`."""
+    return f"{versions} version{'' if versions == 1 else 's'} had {'its' if versions == 1 else 'their'} scores"
 
 
 def _keep_move(outcome: Outcome, earlier: Outcome | None) -> None:

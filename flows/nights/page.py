@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flows.nights.night import Report
+from flows.nights.night import Report, already
 from flows.nights.outcome import UNKNOWN, Outcome, Verdict, shown
 
 SIDE = 0.025            # chance that one 95 % interval lies below zero where nothing has changed
@@ -31,10 +31,11 @@ def markdown(report: Report, pages: str = "") -> str:
         lines += ["## Not asked", "", *(f"* {name}: {why}" for name, why in sorted(report.not_asked.items())), ""]
     if report.carried:
         lines += [f"{len(report.carried)} of these were found by a night that was stopped before its report.", ""]
-    lines += [f"Suite {report.suite}, version {report.suite_version}. {report.up_to_date} versions had their scores. "
+    lines += [f"Suite {report.suite}, version {report.suite_version}. {already(report.up_to_date)}. "
               f"{report.seconds:.0f} s."]
     if pages and report.link:
-        lines += ["", f"[This night in MLflow]({pages}{report.link}): scores as metrics, trend plots under Artifacts."]
+        there = "scores as metrics, trend plots under Artifacts" if report.work else "nothing was evaluated"
+        lines += ["", f"[This night in MLflow]({pages}{report.link}): {there}."]
     return "\n".join(lines) + "\n"
 
 
@@ -55,8 +56,9 @@ def _comparisons(done: Iterable[Outcome]) -> list[str]:
 
 def _counted(report: Report) -> str:
     unknown = sum(verdict.result == UNKNOWN for one in report.everything for verdict in one.verdicts)
-    text = (f"{report.comparisons} paired comparisons were made at 95 %, with no correction for their number: where nothing "
-            f"has changed, about {SIDE * report.comparisons:.1f} of them look worse by chance alone, and as many better."
+    many = "1 paired comparison was" if report.comparisons == 1 else f"{report.comparisons} paired comparisons were"
+    text = (f"{many} made at 95 %, with no correction for their number: where nothing "
+            f"has changed, about {SIDE * report.comparisons:.2g} of them look worse by chance alone, and as many better."
             if report.comparisons else "No paired comparison was made.")
     return text + (f" {unknown} could not be made and are said to be not comparable." if unknown else "")
 

@@ -52,10 +52,14 @@ def links(runs: Runs, server: str) -> dict[str, str]:
 def page(plan: Plan, store: Store, outcomes: Mapping[str, Outcome], found: Mapping[str, str]) -> str:
     """The whole page in Markdown. `found`: see `links`."""
     goal = plan.goal
-    named = {"": f"study {plan.name}", goal.key: goal.title, "*": f"all runs of {plan.name}"}
+    ends = [goal] if goal.kind != "evaluate" else [one for one in plan.stages.values() if one.kind == goal.kind]
+    named = {"": f"study {plan.name}", **{one.key: one.title for one in ends}, "*": f"all runs of {plan.name}"}
     shown = [f"[{name}]({found[key]})" for key, name in named.items() if key in found]
-    parts = [] if goal.kind == "report" else [f"# {goal.title}"]
-    parts += [result(goal.kind, store.path(goal.artifact)), *([f"In MLflow: {', '.join(shown)}"] if shown else []),
+    parts = []
+    for one in ends:                    # a night asks a model several evaluations
+        parts += [] if one.kind == "report" else [f"# {one.title}"]
+        parts += [result(one.kind, store.path(one.artifact))]
+    parts += [*([f"In MLflow: {', '.join(shown)}"] if shown else []),
               "## Stages", stages(plan, outcomes, found)]
     return "\n\n".join(parts) + "\n"
 

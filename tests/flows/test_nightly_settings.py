@@ -223,7 +223,7 @@ def test_the_command_line_without_any_model(reread):
     planned = reread("nightly", "run", "--dry-run", "--json")
     assert planned.code == 0 and planned.json["versions"] == [] and len(planned.json["suite_version"]) == 8
     done = reread("nightly", "run", "--json")
-    assert done.code == 0 and done.json["headline"] == "nothing to do: 0 versions have their scores"
+    assert done.code == 0 and done.json["headline"] == "nothing to do: 0 versions had their scores"
     again = reread("nightly", "run", "--if-due")
     assert again.code == 0 and "has been done" in again.out
     assert [night["status"] for night in reread("nightly", "show", "--json").json["nights"]] == ["FINISHED"]
@@ -232,3 +232,21 @@ def test_the_command_line_without_any_model(reread):
     missing = reread("nightly", "trend", "quick")
     assert missing.code == 2 and "(none yet)" in missing.err
     assert reread("nightly", "run", "--suite", "none.yaml").code == 2
+
+
+@pytest.mark.parametrize(("failed", "code"), [({}, 0), ({"a version 2": "the weights are damaged"}, 1)])
+def test_a_night_through_prefect_shows_its_report_and_fails_as_one_without(reread, home, monkeypatch, failed, code):
+    from flows.nights.publish import folder
+    from flows.running import embedded
+
+    def run(flow, request):
+        assert request.suite == "nightly" and request.fail_on_regression
+        folder("nightly").mkdir(parents=True)
+        (folder("nightly") / "night.md").write_text("# Night of 2026-03-07\n")
+        return {"headline": "1 evaluated, 1 failed", "failed": failed}
+
+    monkeypatch.setattr(embedded, "run", run)
+    monkeypatch.setattr(Night, "look", lambda night: [SimpleNamespace(due=True)])
+    shown = reread("nightly", "run", "--flow", "--fail-on-regression")
+    assert shown.code == code and shown.out == "# Night of 2026-03-07\n"
+    assert ("1 failed" in shown.err) == bool(failed)

@@ -13,6 +13,7 @@ from flows.planning.plan import Plan, Stage
 from flows.running.work import Outcome
 from flows.showing import results_page
 from storage.artifacts import Store
+from storage.tracking.places import run_link
 from tests.flows.tiny_stages import TinySpec
 
 SCORE = {"task": "fda", "column": "fda", "order": "default", "strategy": "left_pad", "n": 300, "value": 0.4567,
@@ -39,6 +40,17 @@ def page(home, kind: str, files: dict[str, object], tokens: int = 0, links: dict
 def test_an_evaluation_shows_recall_with_intervals_and_controls(home):
     text = page(home, "evaluate", {"scores.json": [SCORE, {**SCORE, "control": "shuffled", "value": 0.01}]})
     assert "| fda | fda | default | 300 | 0.457 | 0.400 to 0.510 | shuffled 0.010 |" in text
+
+
+def test_several_evaluations_of_a_model_are_all_shown(home):
+    store = Store()
+    files = {name: made(store, f"evaluate-{name}", {"scores.json": [{**SCORE, "column": name}]}) for name in ("one", "two")}
+    stages = {name: Stage(name, "evaluate", f"evaluate jrt on {name}", TinySpec(name=name), {}, artifact, False)
+              for name, artifact in files.items()}
+    text = results_page.page(Plan("nightly", stages, stages["two"]), store, {}, {name: f"http://{name}" for name in files})
+    for name in files:
+        assert f"# evaluate jrt on {name}\n" in text and f"| fda | {name} |" in text
+        assert f"[evaluate jrt on {name}](http://{name})" in text
 
 
 def test_a_training_shows_loss_bits_and_speed(home):
@@ -71,10 +83,11 @@ def test_links_lead_to_the_run_and_to_all_runs(home):
     runs = SimpleNamespace(experiment="7", of={"k": "abc"}, parent=None, page="/#/experiments/7/runs?x")
     links = results_page.links(runs, "http://here")
     text = page(home, "rows", {}, links=links)
-    assert "[rows of a model](http://here/#/experiments/7/runs/abc)" in text and "[run](http://here/#/experiments/7/runs/abc)" in text
+    place = f"http://here/{run_link('7', 'abc')}"
+    assert f"[rows of a model]({place})" in text and f"[run]({place})" in text
     assert "[all runs of quick](http://here/#/experiments/7/runs?x)" in text
     runs.parent = "p"
-    assert results_page.links(runs, "http://here")[""] == "http://here/#/experiments/7/runs/p"
+    assert results_page.links(runs, "http://here")[""] == f"http://here/{run_link('7', 'p')}"
 
 
 def test_stages_that_were_there_are_counted_and_long_tables_cut(home):

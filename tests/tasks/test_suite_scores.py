@@ -56,6 +56,14 @@ def test_a_difference_is_paired(tmp_path):
     assert (same.value, same.low, same.high) == (0.0, 0.0, 0.0)
 
 
+def test_intervals_stay_within_what_there_is(tmp_path):
+    """Columns of other lengths: resampled documents that favour one would lead past all right and all wrong."""
+    good = {"a": part(tmp_path / "good", {"x": [1.0] * 40, "y": [1.0] * 7 + [0.99]})}
+    bad = {"a": part(tmp_path / "bad", {"x": [0.0] * 40, "y": [0.0] * 8})}
+    assert mean(good).high == 1.0 and difference(bad, good).low == -1.0 and difference(good, bad).high == 1.0
+    assert 0.7 < mean(good).low < mean(good).value < 1.0
+
+
 def test_an_item_that_was_asked_twice_counts_twice(tmp_path):
     def twice(name, values):
         made = part(tmp_path / name, {"x": values})
