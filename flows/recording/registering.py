@@ -48,8 +48,8 @@ def register(tracking: Tracking, run: str, store: Store, checkpoint: str, about:
         card = _write(store, checkpoint, folder, weights=how == WEIGHTS)
         octets = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         tracking.artifacts(run, folder, PLACE, move=True)
-        words = (f"{summary(facts)} {introduction(card)}\n\nCard and {_what(how)}: [{PLACE}/]({tracking.link(run, PLACE)}) of the source "
-                 f"run, {octets / 1e6:,.1f} MB.\n\n{sections(card)}")
+        words = (f"{summary(facts)} {introduction(card)}\n\n[Card]({tracking.link(run, f'{PLACE}/README.md')}) and {_what(how)}: `{PLACE}/` "
+                 f"of the source run, {octets / 1e6:,.1f} MB.\n\n{sections(card)}")
         number = tracking.register(about.register, run, PLACE, facts, words.strip(), family(about.register, facts))
         log.info("%s: version %s of the registered model %s, %.1f MB of %s in the tracking store", checkpoint,
                  number or "(number follows when the tracking store is back)", about.register, octets / 1e6, _what(how))

@@ -133,7 +133,7 @@ def test_the_training_is_a_version_with_weights_and_card(world):
     found = world.client.get_model_version("demo", "1")
     assert found.description.startswith(f"jrt-mini, seed 3, trained on {counts['tokens']:,} tokens of disjoint. A causal ")
     assert "MB" in found.description and "### Architecture" in found.description and len(found.description) <= 5000
-    assert f"[model/](#/experiments/{world.trained.info.experiment_id}/runs/{version.run_id}/artifacts/model?" in found.description
+    assert f"[Card](#/experiments/{world.trained.info.experiment_id}/runs/{version.run_id}/artifacts/model/README.md?" in found.description
     assert "`models:/demo@best-mini`" in world.client.get_registered_model("demo").description
     assert not list((world.store.folder / "exports").iterdir())
 
