@@ -59,16 +59,17 @@ def score_metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def score_table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line a column and order: the score, its interval and its controls first, how it was asked last."""
+    """One line a column and order: the score, its interval and its controls first, how it was asked last. MLflow's view of
+    tables beside each other begins by matching the first column and comparing the second."""
     lines = []
     for row in rows:
         if row["control"] != NONE:
             continue
         above = row.get("above_controls") or {}
-        line = {"column": row["column"], "order": row["order"], "recall": row["value"], "low": row.get("low"),
-                "high": row.get("high"), "highest_control": _highest(row), "above_controls": above.get("difference"),
-                "above_low": above.get("low"), "above_high": above.get("high"), "n": row.get("n"),
-                "documents": row.get("documents")}
+        line = {"score": f"{row['column']}, {row['order']}", "recall": row["value"], "low": row.get("low"), "high": row.get("high"),
+                "highest_control": _highest(row), "above_controls": above.get("difference"), "above_low": above.get("low"),
+                "above_high": above.get("high"), "n": row.get("n"), "documents": row.get("documents"),
+                "column": row["column"], "order": row["order"]}
         line |= {f"control_{name}": control.get("value") for name, control in (row.get("controls") or {}).items()}
         line |= {f"share_{name}": share for name, share in (row.get("errors") or {}).items()}
         line |= {name: score.get("value") for name, score in (row.get("also") or {}).items() if name != row.get("metric")}

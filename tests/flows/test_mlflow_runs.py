@@ -89,7 +89,7 @@ def test_recall_is_the_mean_over_columns_of_the_main_order(world):
     assert metrics["recall/mean"] == metrics["recall"] and metrics["recall/low"] <= metrics["recall"] <= metrics["recall/high"]
     assert {name.rpartition("/")[0] for name in metrics} == {"", "recall", "recall/small_first", "recall/large_first"}
     table = read(world, world.asked, "scores.json")
-    assert table["columns"][:3] == ["column", "order", "recall"] and len(table["data"]) == 4
+    assert table["columns"][:2] == ["score", "recall"] and len(table["data"]) == 4
     assert {"control_empty", "share_other", "above_controls"} <= set(table["columns"])
 
 

@@ -34,7 +34,7 @@ def test_a_metric_is_a_score_and_its_order_the_group():
 
 def test_everything_else_of_the_scores_is_one_table():
     first, second = score_table(ROWS)
-    assert list(first)[:6] == ["column", "order", "recall", "low", "high", "highest_control"]
+    assert list(first)[:5] == ["score", "recall", "low", "high", "highest_control"] and first["score"] == "4|8, twice"
     assert {"recall": 0.9123, "highest_control": 0.2, "above_controls": 0.5, "above_low": 0.4, "control_empty": 0.1,
             "share_other": 0.1, "exact": 0.3, "task": "disjoint"}.items() <= first.items() and "f1" not in first
     assert second["recall"] is second["highest_control"] is None
