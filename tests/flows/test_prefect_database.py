@@ -75,11 +75,9 @@ def contents(path):
 
 
 @pytest.mark.services
-def test_prefect_finds_nothing_left_to_migrate(tmp_path, monkeypatch):
-    template = prefect_database.make(tmp_path / "template.db")
-    made, filled, _ = before = contents(template)
+def test_prefect_finds_nothing_left_to_migrate(tmp_path):
+    made, filled, _ = before = contents(prefect_database.make())
     assert "flow_run" in dict(made) and filled == ["alembic_version"]       # no key, no session: homes share nothing
-    monkeypatch.setattr(prefect_database, "template", lambda: template)
     prefect_database.provide(tmp_path / "home")
     subprocess.run([sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"], check=True,
                    env=os.environ | {"PREFECT_HOME": str(tmp_path / "home")}, stdout=subprocess.DEVNULL)
