@@ -119,7 +119,7 @@ def _draw(nights: Sequence[Past], model: str, label: str, path: Path) -> None:
         axis.axvline(before, color="grey", linestyle="--", linewidth=0.8)
         axis.annotate("prompts changed", (before, 1), xycoords=("data", "axes fraction"), xytext=(-3, -3),
                       textcoords="offset points", fontsize=7, color="grey", rotation=90, ha="right", va="top")
-    room = max(6 * step, timedelta(days=1))
+    room = max(6 * step, timedelta(days=1) if step >= SHORTEST / 90 else step)
     axis.set_xlim(min(night.at for night in nights) - room, last + room)
     axis.set_ylim(*_limits(lines.values()))
     locator = DayLocator() if step == SHORTEST / 90 else AutoDateLocator(minticks=3, maxticks=9)
@@ -158,7 +158,7 @@ def _parts(own: Sequence[Point]) -> list[list[int]]:
 def _step(nights: Sequence[Past]) -> timedelta:
     """How far lines are drawn apart, so that intervals of one night do not cover each other: a part of the whole span."""
     span = max(night.at for night in nights) - min(night.at for night in nights)
-    return max(span, SHORTEST) / 90
+    return (span if timedelta(0) < span < timedelta(days=1) else max(span, SHORTEST)) / 90      # several on one day
 
 
 def _limits(lines) -> tuple[float, float]:

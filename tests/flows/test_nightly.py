@@ -68,7 +68,7 @@ def test_five_nights(world):
     world.asked.clear()
     second = world.night()
     assert not second.work and second.up_to_date == 1 and world.asked == []
-    assert second.headline() == "nothing to do: 1 versions have their scores"
+    assert second.headline() == "nothing to do: 1 version had its scores"
     assert world.planned().ledger.last_finished("tests") == datetime(2026, 3, 3, 2, tzinfo=UTC)
 
     # 4 March: other prompts
@@ -478,6 +478,15 @@ def test_lines_break_where_prompts_changed(world):
         replace(one, reason=reason),), {}) for k, reason in enumerate(("new", "code or settings changed", "prompts changed"))]
     [own] = trend.points(nights, "m", "a").values()
     assert trend._parts(own) == [[0, 1], [2]]
+
+
+@pytest.mark.parametrize(("apart", "whole"), [
+    (timedelta(0), trend.SHORTEST), (timedelta(minutes=9), timedelta(minutes=9)), (timedelta(days=1), trend.SHORTEST),
+    (timedelta(days=90), timedelta(days=90))])
+def test_nights_of_one_day_are_drawn_apart(apart, whole):
+    at = datetime(2026, 3, 2, 2, tzinfo=UTC)
+    nights = [ledgers.Past("r", "tests", "0", each, each, "FINISHED", (), {}) for each in (at, at + apart)]
+    assert trend._step(nights) == whole / 90
 
 
 def test_a_task_without_any_score_stops_no_plot(tmp_path):

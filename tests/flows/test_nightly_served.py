@@ -93,6 +93,61 @@ def test_a_night_without_work_ends_and_is_not_done_twice(served):
     assert wrong["state_type"] == "FAILED" and "there is no suite file none.yaml" in wrong["state"]["message"]
 
 
+def trained(steps: int) -> None:
+    """A new version of the model `sets`: the more steps, the more of the pairs it finds."""
+    from flows import cli
+
+    assert cli.run(["pretrain", "--model", "jrt-mini", "--set", "experiment=sets", "--set", f"train.steps={steps}",
+                    "--set", f"train.validate_every={steps}", "--set",
+                    "rows={kind: disjoint, vocabulary: 32, batches: 80, batch_tokens: 512, sizes: [[1, 2]]}"]) == 0
+
+
+def found(api: str, run: dict) -> tuple[str, list[str]]:
+    """(text of a run's report, names of the events it sent)."""
+    [report] = httpx.post(f"{api}/artifacts/filter", json={"artifacts": {
+        "flow_run_id": {"any_": [run["id"]]}, "key": {"any_": ["night-sets"]}}}).raise_for_status().json()
+
+    def events() -> list[str]:
+        told = httpx.post(f"{api}/events/filter", json={"filter": {"event": {"prefix": ["reread."]}}, "limit": 50})
+        return sorted(event["event"] for event in told.raise_for_status().json()["events"]
+                      if f"prefect.flow-run.{run['id']}" in [each["prefect.resource.id"] for each in event["related"]])
+    return report["data"], wait(lambda: "reread.nightly.finished" in (names := events()) and names, 60)
+
+
+def test_a_night_with_work_through_prefect_and_ray(served):
+    """A version that reads and one that does not, of one model; then a night that finds nothing to do."""
+    from mlflow import MlflowClient
+
+    from flows.nights.ledger import Ledger
+    from storage.tracking.registry import Registry
+
+    api, home = served
+    registry, ledger, suite = Registry(), Ledger(), home / "sets.yaml"
+    suite.write_text(
+        "name: sets\nmodels: [sets]\nevaluations:\n- name: pairs\n  cloze: {task: disjoint, orders: [small_first], limit: 40, "
+        "task_options: {vocabulary: 32, sizes: [[1, 2]]}}\n  evaluate: {metric: exact, bootstrap: 200}\n")
+    trained(80)
+    trained(2)
+    work = night(api, file=str(suite))
+    headline = "2 evaluated, best-mini is now sets version 1, worse than before: sets version 2"
+    assert (work["state_type"], work["state"]["name"], work["state"]["message"]) == ("COMPLETED", "Regression", headline)
+    text, events = found(api, work)
+    assert "| sets | 1 | jrt | mini | new |" in text and "* **sets version 2** (jrt mini seed 0) on the whole suite" in text
+    assert events == ["reread.nightly.finished", "reread.nightly.regression"]
+    good, bad = (registry.version(f"models:/sets/{number}").tags for number in (1, 2))
+    assert float(good["suite.sets.value"].split()[0]) > 0.3 > float(bad["suite.sets.value"].split()[0])
+    assert good["pairs/1_2/small_first"] == good["suite.sets.value"] and registry.aliases("sets") == {"best-mini": "1"}
+    [past] = ledger.nights("sets")
+    assert past.finished and past.summary["headline"] == headline
+    client = MlflowClient(ledger.tracking.uri)
+    assert [file.path for file in client.list_artifacts(past.run, "trend")] == ["trend/sets.pairs.png"]
+
+    rest = night(api, file=str(suite))
+    assert rest["state"]["message"] == "nothing to do: 2 versions had their scores"
+    assert rest["total_run_time"] < work["total_run_time"] and len(ledger.nights("sets")) == 2
+    print(f"the night with work ran {work['total_run_time']:.0f} s, the one without {rest['total_run_time']:.0f} s")
+
+
 def test_the_automation_of_the_manual_posts_a_regression(served):
     api, _ = served
     from prefect.blocks.notifications import CustomWebhookNotificationBlock

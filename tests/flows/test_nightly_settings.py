@@ -250,3 +250,22 @@ def test_a_night_through_prefect_shows_its_report_and_fails_as_one_without(rerea
     shown = reread("nightly", "run", "--flow", "--fail-on-regression")
     assert shown.code == code and shown.out == "# Night of 2026-03-07\n"
     assert ("1 failed" in shown.err) == bool(failed)
+
+
+def test_a_night_fails_only_when_asked():
+    from flows.nightly import ended
+    from flows.nights.night import Report
+    from flows.nights.outcome import Outcome, Verdict
+    from flows.nights.request import NightlyRequest
+    from storage.errors import NightFailed
+
+    worse = Outcome("a", "2", verdicts=[Verdict("previous", "suite", "version 1", "worse", (-0.3, -0.4, -0.2))])
+    for outcome, name in ((worse, "Regression"), (Outcome("a", "2", failure="no weights"), "SomeFailed"), (Outcome("a", "2"), "Completed")):
+        report, strict = Report("tests", "0", DUE, NOW, [outcome]), NightlyRequest(fail_on_regression=True)
+        state = ended(report, NightlyRequest())
+        assert (state.type.value, state.name, state.message) == ("COMPLETED", name, report.headline())
+        if name == "Completed":
+            assert ended(report, strict).name == name
+        else:
+            with pytest.raises(NightFailed, match="fail_on_regression"):
+                ended(report, strict)
