@@ -117,19 +117,22 @@ def measured_metrics(kind: str, rows: list[dict[str, Any]]) -> dict[int, dict[st
 def _bench(tracking: Tracking, run: str, kind: str, store: Store, folder: Path) -> None:
     rows = _json(folder / "timings.json")
     tracking.table(run, rows, "timings")
-    tracking.metrics(run, timing_metrics(rows), step=0)
+    for length, values in sorted(timing_metrics(rows).items()):
+        tracking.metrics(run, values, step=length)
     for figure in sorted((*folder.glob("*.png"), *folder.glob("*.md"))):
         tracking.artifacts(run, figure, "figures" if figure.suffix == ".png" else None)
 
 
-def timing_metrics(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """`ms/forward/taylor/chunked/4096` and the ratios likewise, for every row that has them."""
-    found = {}
+def timing_metrics(rows: list[dict[str, Any]]) -> dict[int, dict[str, float]]:
+    """Length, which is the step -> `ms/forward/taylor chunked` and the ratios likewise, for every row that has them: a group
+    a measure, in it a curve an operation."""
+    found: dict[int, dict[str, float]] = {}
     for row in rows:
-        place = "/".join(str(row[name]) for name in ("measure", "op", "backend", "n"))
-        place += f"/batch {row['batch']}" if row["batch"] not in (None, 1) else ""
-        found |= {f"{name}/{place}": row[name] for name in ("ms", "ratio_to_sdpa", "ratio_to_peer", "peak_bytes",
-                                                           "state_bytes", "floor_fraction") if row[name] is not None}
+        place = f"{row['measure']}/{row['op']} {row['backend']}"
+        place += f" batch {row['batch']}" if row["batch"] not in (None, 1) else ""
+        found.setdefault(int(row["n"] or 0), {}).update({
+            f"{name}/{place}": row[name] for name in ("ms", "ratio_to_sdpa", "ratio_to_peer", "peak_bytes", "state_bytes",
+                                                     "floor_fraction") if row[name] is not None})
     return found
 
 

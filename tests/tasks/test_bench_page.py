@@ -239,9 +239,11 @@ def test_the_list_names_presets_and_operations(capsys):
 
 def test_every_row_with_a_time_is_a_metric(rows):
     metrics = timing_metrics(rows)
-    assert metrics["ms/forward/taylor/chunked/2048"] == 20 and metrics["ratio_to_sdpa/forward/taylor/chunked/2048"] == 6.4
-    assert "ms/forward/lavo/chunked/512" not in metrics and all(isinstance(value, (int, float)) for value in metrics.values())
-    assert timing_metrics([timed("taylor", "triton", 64, 1.0, batch=16)])["ms/forward/taylor/triton/64/batch 16"] == 1
+    assert sorted(metrics) == [64, 512, 2048, 8192]         # the length is the step: a curve an operation
+    assert metrics[2048]["ms/forward/taylor chunked"] == 20 and metrics[2048]["ratio_to_sdpa/forward/taylor chunked"] == 6.4
+    assert "ms/forward/lavo chunked" not in metrics[512]
+    assert all(isinstance(value, (int, float)) for values in metrics.values() for value in values.values())
+    assert timing_metrics([timed("taylor", "triton", 64, 1.0, batch=16)])[64]["ms/forward/taylor triton batch 16"] == 1
 
 
 @pytest.mark.parametrize("section", [Sweep(("sdpa", "taylor"), (64,), seconds=0, fewest=1), Decode(("taylor",), (64,), seconds=0)])
