@@ -26,6 +26,8 @@ def markdown(report: Report, pages: str = "") -> str:
         lines += ["## Evaluated", "", *_table(done), "",
                   f"Scores are the mean over columns, in the order that the suite compares, with 95 % intervals over "
                   f"documents. {_counted(report)}", ""]
+        noted = [f"* {one.name}: {one.alias_note}" for one in done if one.alias_note]
+        lines += ["## Alias of the best", "", *noted, ""] if noted else []
         lines += ["## Comparisons", "", *_comparisons(done), ""]
     if report.not_asked:
         lines += ["## Not asked", "", *(f"* {name}: {why}" for name, why in sorted(report.not_asked.items())), ""]
@@ -41,15 +43,16 @@ def markdown(report: Report, pages: str = "") -> str:
 
 def _table(done: list[Outcome]) -> list[str]:
     labels = list(dict.fromkeys(label for one in done for label in one.tasks))
-    rows = [["model", "version", "architecture", "size", "why", *labels, "suite", "alias"]]
+    rows = [["model", "version", "architecture", "size", "why", *labels, "suite"]]
     rows += [[one.model, one.version, one.architecture, one.size, one.reason,
-              *(shown(one.tasks.get(label)) for label in labels), shown(one.suite), one.alias_note] for one in done]
+              *(shown(one.tasks.get(label)) for label in labels), shown(one.suite)] for one in done]
     return _markdown(rows)
 
 
 def _comparisons(done: Iterable[Outcome]) -> list[str]:
     rows = [["version", "against", "on", "difference (95 %)", "verdict"]]
-    rows += [[one.name, verdict.against, _what(verdict), shown(verdict.difference, signed=True), _verdict(verdict)]
+    rows += [[one.name, verdict.against, _what(verdict) + (", for the alias" if verdict.kind == "alias" else ""),
+              shown(verdict.difference, signed=True), _verdict(verdict)]
              for one in done for verdict in one.verdicts]
     return _markdown(rows) if len(rows) > 1 else ["There was nothing to compare with."]
 

@@ -93,6 +93,8 @@ def test_five_nights(world):
     assert world.registry.aliases(model) == {"best-tiny": "1"} and not one.alias
     page = markdown(fourth)
     assert "## Worse than before" in page and f"{fourth.comparisons} paired comparisons" in page
+    assert "## Alias of the best\n\n* quick-pydocs version 2: best-tiny stays with version 1\n" in page
+    assert page.count("| the whole suite |") == page.count("| the whole suite, for the alias |") == 1
     assert fourth.comparisons == len(one.verdicts) == 4            # suite, two evaluations, and the alias
     assert fourth.summary()["regressions"][0]["model"] == "quick-pydocs version 2"
 
