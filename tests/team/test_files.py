@@ -98,6 +98,7 @@ def test_secrets_have_no_value_anywhere():
     text = COMPOSE[0].read_text()
     for name in SECRETS:
         assert set(re.findall(rf"\$\{{{name}([^}}]*)\}}", text)) == {":?"}, f"{name} must stop compose when it is missing"
+        assert set(re.findall(rf"^ +{name}: *(.*)$", text, re.M)) <= {f"${{{name}:?}}"}, f"{name} is written out"
 
 
 def test_only_the_proxy_is_reachable_from_outside():
