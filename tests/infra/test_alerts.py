@@ -115,7 +115,7 @@ def test_runs_that_failed_are_told_and_those_of_others_are_not(client, heard):
     for name, state in ends.items():
         run = submitted(client, name, ["reread"])
         client.set_flow_run_state(run.id, state, force=True)
-        text = message(heard, f"{name} of tonight")
+        text = message(heard, f"{name} ({name} of tonight): ")
         assert state.name in text and state.message in text
         assert text.endswith(f"/runs/flow-run/{run.id}") and " http://127.0.0.1:" in text
     assert not [text for text in heard[1] if "stranger" in text]
@@ -123,13 +123,15 @@ def test_runs_that_failed_are_told_and_those_of_others_are_not(client, heard):
 
 def test_a_run_that_nobody_takes_is_told(client, heard):
     run = submitted(client, "tokenise", ["reread"])
-    assert message(heard, "tokenise of tonight", "late", str(run.id))
+    assert message(heard, "tokenise (tokenise of tonight) is late", str(run.id))
 
 
 def test_the_last_worker_that_goes_is_told(client, heard):
     from prefect.client.schemas.actions import WorkPoolCreate
 
     client.create_work_pool(WorkPoolCreate(name="reread", type="process"))
+    assert message(heard, "pool reread has no worker")          # a new one has none yet
+    heard[1].clear()
     client.send_worker_heartbeat("reread", "the only one", heartbeat_interval_seconds=1)
     assert message(heard, "pool reread has no worker").endswith("/work-pools/work-pool/reread")
 
