@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,10 +28,10 @@ def template() -> Path:
 
 def provide(home: Path) -> bool:
     """Put a copy into Prefect's home, unless it has a database or Prefect is told of another one. Whether it did."""
-    if (home / FILE).exists() or any(os.environ.get(name) for name in ELSEWHERE) or not template().exists():
-        return False
-    home.mkdir(parents=True, exist_ok=True)
     try:
+        if (home / FILE).exists() or any(os.environ.get(name) for name in ELSEWHERE) or not template().exists():
+            return False
+        home.mkdir(parents=True, exist_ok=True)
         _copy(template(), home / FILE)
     except (OSError, sqlite3.Error):       # whatever it is, Prefect will meet it too, and tell it
         return False
@@ -50,20 +50,28 @@ def make(place: Path | None = None) -> Path:
     with tempfile.TemporaryDirectory() as home:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         subprocess.run([sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"], check=True,
-                       env=environment | {"PREFECT_HOME": home}, stdout=subprocess.DEVNULL)
+                       env=environment | {"PREFECT_HOME": home}, stdout=subprocess.DEVNULL,
+                       cwd=home)            # a file of settings in this folder, such as .env, may name somebody's database
         _copy(Path(home) / FILE, place)
     return place
 
 
 def _copy(source: Path, target: Path) -> None:
-    """All at once, and never over a file that is there; what a write-ahead log still holds comes along."""
+    """All at once, and never over a file that is there; what a write-ahead log still holds comes along, and the copy has
+    none, so that it can be read where nothing can be written."""
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     try:
         with closing(sqlite3.connect(f"{source.as_uri()}?mode=ro", uri=True)) as read, closing(sqlite3.connect(draft)) as write:
             read.backup(write)
-        with suppress(FileExistsError):
+            write.execute("pragma journal_mode=delete")
+        try:
             os.link(draft, target)
+        except FileExistsError:
+            pass
+        except OSError:                     # no hard links on this file system
+            if not target.exists():
+                os.replace(draft, target)
     finally:
         draft.unlink(missing_ok=True)
 

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,39 @@ def test_without_a_template_prefect_migrates_by_itself(template, tmp_path, damag
     template.unlink() if damage == "missing" else template.write_bytes(b"no database at all" * 100)
     assert not prefect_database.provide(tmp_path / "home")
     assert not list(tmp_path.glob("home/*"))
+
+
+def test_a_home_that_cannot_be_made_is_for_prefect_to_tell(template, tmp_path):
+    (tmp_path / "file").touch()
+    assert not prefect_database.provide(tmp_path / "file" / "prefect")
+
+
+def test_a_template_can_be_read_where_nothing_can_be_written(template, tmp_path):
+    copy = tmp_path / "copy.db"
+    prefect_database._copy(template, copy)
+    assert copy.read_bytes()[18:20] == b"\1\1"          # a write-ahead log needs two more files beside the database
+    assert revision(copy) == "head"
+
+
+def test_a_place_without_hard_links(template, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert prefect_database.provide(tmp_path / "home")
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["prefect.db"]
+
+
+def test_the_template_is_migrated_where_no_settings_lie(tmp_path, monkeypatch):
+    (tmp_path / ".env").write_text("PREFECT_SERVER_DATABASE_CONNECTION_URL=postgresql+asyncpg://somewhere/prefect\n")
+    monkeypatch.chdir(tmp_path)
+
+    def upgrade(command, env, cwd=".", **_):
+        assert not (Path(cwd) / ".env").exists()
+        sqlite3.connect(Path(env["PREFECT_HOME"]) / "prefect.db").close()
+
+    monkeypatch.setattr(subprocess, "run", upgrade)
+    assert prefect_database.make(tmp_path / "made.db").is_file()
 
 
 def test_the_template_is_of_this_release_of_prefect(monkeypatch):
