@@ -16,8 +16,10 @@ DIGEST = 36             # characters of a data set's digest
 
 
 def valid_name(key: str) -> str:
-    """A key as MLflow accepts it: other characters than letters, digits and `_-./ :` become `_`."""
-    return re.sub(r"[^\w\-./ :]", "_", key).strip("/")[:250] or "_"
+    """A key as MLflow accepts it: other characters than letters, digits and `_-./ :` become `_`, and it leads to no other
+    place when it is read as a path."""
+    parts = re.sub(r"[^\w\-./ :]", "_", key).strip("/")[:250].split("/")
+    return "/".join("_" * len(part) if part in (".", "..") else part for part in parts if part) or "_"
 
 
 def model_name(name: str) -> str:

@@ -107,12 +107,13 @@ class Tracking:
             return []
 
     def link(self, run_id: str, file: str = "") -> str:
-        """`run_link` for a run whose experiment is not at hand; while the store is away a link to the start."""
+        """`run_link` for a run whose experiment is not at hand; while the store is away, or does not know it, a link to the
+        start."""
         try:
             with self._store() as client:
                 run_id = self._delivery.run_id(client, run_id)
                 return run_link(client.experiment_of(run_id), run_id, file)
-        except Away:
+        except (Away, TrackingError):       # nobody's work ends for want of a link
             return "#/"
 
     def experiment_link(self, experiment: str) -> str:

@@ -277,6 +277,21 @@ def test_a_store_that_is_away_from_the_start_gets_everything_later(home, databas
     assert tracking.find(tracking.experiment("study"), {}) == runs and len(history(tracking, found, "loss")) == 11
 
 
+def test_a_link_to_a_run_that_the_store_does_not_know_stops_nothing(tracking):
+    tracking.experiment("study")
+    assert tracking.link("pending-of-a-process-that-waits", "scores.json") == tracking.link("0" * 32) == "#/"
+
+
+ODD = [".", "..", "", "a/../b", "//", " ", "line\nbreak", "a|b", "é 汉", "x" * 300, "x" * 234 + "/y", "x" * 234 + "/../y"]
+
+
+def test_an_odd_name_takes_no_other_number_away(tracking, run):
+    for step, name in enumerate(ODD):
+        tracking.metrics(run, {"recall": 0.5, f"recall/default/{name}": 0.25}, step)
+    assert tracking.flush() and not (tracking.spool / "refused.log").exists()
+    assert len(history(tracking, run, "recall")) == len(ODD)
+
+
 def test_a_store_that_breaks_for_a_while_gets_everything_once(tracking, run, home):
     tracking.metrics(run, {"loss": 0.0}, 0)
     tracking.flush()
