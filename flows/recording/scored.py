@@ -17,7 +17,7 @@ MAIN = "default"                # the order whose recall is the headline, where 
 REPEATED = "uncommon"           # a column that repeats items of another: no column of its own in a mean
 NONE = "none"
 CLOSE = 1e-6                    # the mean of the answers is the mean of the scores, but for rounding
-LINES = 12                      # of the table among the words
+LINES = 12                      # of the table among the words, and columns named before it
 GAP = "&emsp;"                  # MLflow sets the cells of such a table without any space between them
 DIGITS = 4                      # after the point, in the table
 
@@ -82,23 +82,28 @@ def words(rows: list[dict[str, Any]], found: dict[str, float], links: str) -> st
     """Markdown: the headline in a sentence, links, then the first lines of the table; MLflow shows about four lines of it and
     the rest after a click. found: `headline_metrics`."""
     order = main_order(rows)
-    _, columns = headline(rows, order)
+    columns = [_line(column) for column in headline(rows, order)[1]]
+    named = ", ".join(columns[:LINES]) + (f" and {len(columns) - LINES} more" if len(columns) > LINES else "")
     table = score_table(rows)
     shown = [("column", "order", "recall", "95 %", "highest control", "above controls", "n"), ("---",) * 7]
     for row in table[:LINES]:
-        shown.append((row["column"].replace("|", "\\|"), row["order"], _number(row["recall"]),
+        shown.append((_line(row["column"]).replace("|", "\\|"), row["order"], _number(row["recall"]),
                       _interval(row["low"], row["high"]).strip() or "–", _number(row["highest_control"]),
                       f"{_number(row['above_controls'])}{_interval(row['above_low'], row['above_high'])}", str(row["n"])))
     lines = ["| " + f"{GAP if cells[0] != '---' else ''} | ".join(cells) + " |" for cells in shown]
     if len(table) > LINES:
         lines.append(f"\n{len(table) - LINES} more in `scores.json`.")
     return "\n".join((f"**recall {_number(found.get('recall'))}**{_interval(found.get('recall/low'), found.get('recall/high'))}, mean "
-                      f"over {', '.join(columns) or 'no column'} in the order {order}.", "", links, "", *lines))
+                      f"over {named or 'no column'} in the order {order}.", "", links, "", *lines))
 
 
 def _highest(row: dict[str, Any]) -> float | None:
     values = [control.get("value") for control in (row.get("controls") or {}).values()]
     return max((value for value in values if value is not None), default=None)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _number(value: float | None) -> str:

@@ -49,6 +49,13 @@ def test_an_evaluation_in_a_few_words():
     assert many.endswith("8 more in `scores.json`.") and many.startswith("**recall –**, mean over 0, 1")
 
 
+def test_many_columns_leave_room_for_the_links_and_odd_ones_for_the_table():
+    many = words([score(f"a column with a rather long name, number {n}", "twice", 1.0) for n in range(200)], {}, "LINKS")
+    assert many.splitlines()[0].endswith("number 11 and 188 more in the order twice.") and len(many) < 8000
+    odd = words([score("two\nlines", "twice", 1.0)], {}, "").splitlines()
+    assert odd[0].endswith("mean over two lines in the order twice.") and odd[-1].startswith("| two lines&emsp; |")
+
+
 def test_a_training_and_a_study_in_a_few_words():
     assert training_words({"validation_bits_per_byte": 2.0612, "loss": 4.1149, "tokens": 10240, "steps": 20}, "checkpoint-1") == (
         "**validation bits per byte 2.061**, **last loss 4.115** after 10,240 tokens in 20 steps. Checkpoint `checkpoint-1`.")
