@@ -1,24 +1,26 @@
 """One number for a suite of evaluations, and its paired difference between two models.
 
 The number is the mean over all columns of all evaluations in one order of each, every column counting the same,
-whatever its number of items. `uncommon` is no column of its own: it repeats items of `natural`. Documents are resampled,
-those of one task together: a document that two evaluations of a task ask about is one document.
+whatever its number of items. `uncommon` is no column of its own: it repeats items of `natural`. Documents are resampled
+within their task, as many as it has; one that two evaluations of a task ask about is one document. In a resample a column
+is divided by the items that it has there, and keeps its own mean where none of its documents was drawn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from storage.errors import SpecError
 from storage.shards import RowTable
-from tasks.statistics import Interval, bootstrap, paired
+from tasks.statistics import Interval, bootstrap
 
 CONTROLS = ("empty", "other")
+RESAMPLES, LEVEL = 2000, 0.95
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,7 @@ Items = dict[tuple[str, str, str, int], Item]       # (label, column, item, whic
 def mean(parts: Parts) -> Interval:
     """The suite's number and its interval."""
     items = _items(parts)
-    raw_N = np.array([item.value for item in items.values()])
-    same = bool(len(raw_N)) and bool((raw_N == raw_N[0]).all())         # all right or all wrong: Wilson's interval
-    values_N = raw_N if same else raw_N * _weights_N(list(items))
-    return _within(bootstrap(values_N, _documents(items)), 0.0)
+    return _interval(items, [item.value for item in items.values()], share=True)
 
 
 def difference(a: Parts, b: Parts) -> Interval:
@@ -59,9 +58,7 @@ def difference(a: Parts, b: Parts) -> Interval:
     first, second = _items(a), _items(b)
     if set(first) != set(second) or any(second[key].prompt != item.prompt for key, item in first.items()):
         raise SpecError("the two were not asked the same prompts")
-    weights_N = _weights_N(list(first))
-    return _within(paired(np.array([first[key].value for key in first]) * weights_N,
-                          np.array([second[key].value for key in first]) * weights_N, _documents(first)), -1.0)
+    return _interval(first, [item.value - second[key].value for key, item in first.items()])
 
 
 def above_controls(parts: Parts) -> Interval | None:
@@ -72,9 +69,7 @@ def above_controls(parts: Parts) -> Interval | None:
         other = _items(parts, control)
         both = {key: item for key, item in items.items() if key in other}
         if both:
-            weights_N = _weights_N(list(both))
-            found.append(paired(np.array([items[key].value for key in both]) * weights_N,
-                                np.array([other[key].value for key in both]) * weights_N, _documents(both)))
+            found.append(_interval(both, [item.value - other[key].value for key, item in both.items()]))
     return min(found, key=lambda one: float("-inf") if one.low is None else one.low, default=None)
 
 
@@ -93,18 +88,37 @@ def _items(parts: Parts, control: str = "none") -> Items:
     return found
 
 
-def _weights_N(keys: Sequence[tuple[str, str, str, int]]) -> np.ndarray:
-    """So that the plain mean of weighted values is the mean over columns: N / (columns · items of the own column)."""
-    sizes = Counter(key[:2] for key in keys)
-    return np.array([len(keys) / (len(sizes) * sizes[key[:2]]) for key in keys])
+def _interval(items: Items, values: Sequence[float], share: bool = False) -> Interval:
+    """Mean over columns of their means. share: of values from 0 to 1, so that all 0 or all 1 has Wilson's interval."""
+    values_N = np.asarray(values, np.float64)
+    if not items or share and (values_N == values_N[0]).all():
+        return bootstrap(values_N, ["/".join(item.document) for item in items.values()])
+    columns, column_N = _numbered([key[:2] for key in items])
+    documents, document_N = _numbered([item.document for item in items.values()])
+    sum_DC, count_DC = np.zeros((2, len(documents), len(columns)))
+    np.add.at(sum_DC, (document_N, column_N), values_N)
+    np.add.at(count_DC, (document_N, column_N), 1.0)
+    point_C = sum_DC.sum(0) / count_DC.sum(0)
+    if len(documents) == 1:
+        return Interval(float(point_C.mean()), None, None, len(items), 1, reason="one document: nothing to resample")
+    drawn_RD = _drawn_RD([task for task, _ in documents])
+    items_RC = drawn_RD @ count_DC
+    mean_RC = np.where(items_RC > 0, drawn_RD @ sum_DC / np.maximum(items_RC, 1.0), point_C)
+    low, high = np.quantile(mean_RC.mean(1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(point_C.mean()), float(low), float(high), len(items), len(documents))
 
 
-def _within(gap: Interval, lowest: float) -> Interval:
-    """Resampled documents have other shares of the columns than the weights are for, which can lead past what there is."""
-    if gap.low is None or gap.high is None:
-        return gap
-    return replace(gap, low=max(lowest, gap.low), high=min(1.0, gap.high))
+def _drawn_RD(tasks: Sequence[str]) -> np.ndarray:
+    """How often each document is in each resample: as many of every task as it has documents, with replacement."""
+    generator, drawn_RD = np.random.default_rng(0), np.empty((RESAMPLES, len(tasks)))
+    for task in dict.fromkeys(tasks):
+        own = [number for number, name in enumerate(tasks) if name == task]
+        drawn_RD[:, own] = generator.multinomial(len(own), np.full(len(own), 1 / len(own)), RESAMPLES)
+    return drawn_RD
 
 
-def _documents(items: Items) -> list[str]:
-    return ["/".join(item.document) for item in items.values()]
+def _numbered(names: Sequence[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[int]]:
+    """The different ones, sorted, and which of them each is."""
+    different = sorted(set(names))
+    place = {name: number for number, name in enumerate(different)}
+    return different, [place[name] for name in names]

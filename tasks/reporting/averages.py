@@ -103,7 +103,7 @@ def _interval(points_C: np.ndarray, draws_RC: np.ndarray, weights_C: np.ndarray,
 def _resampled(columns: list[dict[int, Answers]], tasks: list[str], resamples: int,
                seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Score of each column [C], and on every resample [R, C]. Columns of one data set share the drawn documents, since
-    they ask about the same ones; all columns share the drawn training seeds."""
+    they ask about the same ones, and one that has none of them keeps its mean; all share the drawn training seeds."""
     generator = np.random.default_rng(seed)
     seeds = sorted(set.intersection(*(set(column) for column in columns)))
     drawn_RS = generator.integers(0, len(seeds), (resamples, len(seeds)))
@@ -118,7 +118,9 @@ def _resampled(columns: list[dict[int, Answers]], tasks: list[str], resamples: i
             place_N = np.searchsorted(names, documents_N)
             count_D = np.bincount(place_N, minlength=names.size)
             sum_SD = np.stack([np.bincount(place_N, weights=row, minlength=names.size) for row in values_SN])
-            mean_RS = np.stack([row[index_RD].sum(1) for row in sum_SD], 1) / np.maximum(count_D[index_RD].sum(1), 1)[:, None]
+            items_R1 = count_D[index_RD].sum(1)[:, None]
+            sum_RS = np.stack([row[index_RD].sum(1) for row in sum_SD], 1)
+            mean_RS = np.where(items_R1 > 0, sum_RS / np.maximum(items_R1, 1), values_SN.mean(1))
             points[number] = values_SN.mean()
             draws[:, number] = np.take_along_axis(mean_RS, drawn_RS, 1).mean(1)
     return points, draws

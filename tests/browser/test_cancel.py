@@ -23,7 +23,7 @@ def test_somebody_cancels_a_training_and_nothing_of_it_is_left(page, prefect, st
     prefect.submit()
     prefect.until("Running")
     page.get_by_role("tab", name="Task Runs").click()
-    page.get_by_role("link", name="pretrain jrt").first.wait_for()
+    page.get_by_role("link", name="pretrain jrt").first.wait_for(timeout=300_000)
     shot("it trains")
     family = [ProcessId.of(one) for one in psutil.Process(stack.deployments).children(recursive=True)]
     assert len(family) > 3, "the run, and Ray"

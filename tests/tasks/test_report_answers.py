@@ -202,6 +202,14 @@ def test_columns_of_one_data_set_are_resampled_together():
     assert widths["apart"] == pytest.approx(widths["alone"] / 2**0.5, rel=0.1)
 
 
+def test_a_column_that_no_resample_has_to_have_keeps_its_mean():
+    """One of a data set's 40 documents is asked in the second column: where it is not drawn, that is no wrong answer."""
+    items, values = np.array([f"i{i:02}" for i in range(40)]), (np.arange(40) % 2).astype(float)
+    many, lone = Answers(items, items, values), Answers(items[:1], items[:1], np.ones(1))
+    points, draws_RC = averages._resampled([{0: many}, {0: lone}], ["fda", "fda"], 2000, 0)
+    assert (draws_RC[:, 1] == points[1]).all() and draws_RC[:, 0].std() > 0.05
+
+
 # ----------------------------------------------------------------------------------------------------------- published
 CLAIM = "jrt_t4_360m_30b_read_2x_fda512"
 CELL = "text/jrt/fda 512/natural/twice"

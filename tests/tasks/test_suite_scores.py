@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from storage.errors import SpecError
 from storage.shards import RowTable, ShardWriter
-from tasks.suite_scores import Part, above_controls, difference, mean
+from tasks import suite_scores
+from tasks.suite_scores import Item, Part, above_controls, difference, mean
 
 SCHEMA = pa.schema([*((name, pa.string()) for name in ("item", "document", "task", "column", "order", "control", "prompt")),
                     ("correct", pa.float64())])
 
 
-def part(folder: Path, columns: dict[str, list[float]], control: list[float] | None = None, prompt: str = "p") -> Part:
+def part(folder: Path, columns: dict[str, list[float]], control: list[float] | None = None, prompt: str = "p",
+         task: str = "t", base: int = 0) -> Part:
     """Answers: column -> values, one document each, and those of the control `other` to the first column."""
     folder.mkdir(parents=True)
     with ShardWriter(folder / "predictions.arrow", SCHEMA) as writer:
         def write(column, values, order="default", asked="none"):
             for k, value in enumerate(values):
-                writer.append({"item": f"{column}/{k}", "document": f"d{k}", "task": "t", "column": column, "order": order,
+                writer.append({"item": f"{column}/{k}", "document": f"d{base + k}", "task": task, "column": column, "order": order,
                                "control": asked, "prompt": f"{prompt}{column}{k}", "correct": value})
 
         for column, values in columns.items():
@@ -61,7 +64,41 @@ def test_intervals_stay_within_what_there_is(tmp_path):
     good = {"a": part(tmp_path / "good", {"x": [1.0] * 40, "y": [1.0] * 7 + [0.99]})}
     bad = {"a": part(tmp_path / "bad", {"x": [0.0] * 40, "y": [0.0] * 8})}
     assert mean(good).high == 1.0 and difference(bad, good).low == -1.0 and difference(good, bad).high == 1.0
-    assert 0.7 < mean(good).low < mean(good).value < 1.0
+    assert 0.99 < mean(good).low < mean(good).value < 1.0          # one answer of 48 is short of one hundredth
+
+
+def test_a_column_that_no_resample_has_to_have_keeps_its_mean(tmp_path):
+    """One document of 41: it is in two of three resamples. Neither nothing nor everything stands for it in the third."""
+    lone = {"a": part(tmp_path / "a", {"x": [1.0, 1.0, 1.0, 0.0] * 10}), "b": part(tmp_path / "b", {"y": [0.5]}, base=100)}
+    found, alone = mean(lone), mean({"a": lone["a"]})
+    assert (found.low, found.high) == pytest.approx(((alone.low + 0.5) / 2, (alone.high + 0.5) / 2), abs=0.02)
+
+
+def test_every_task_keeps_its_number_of_documents():
+    drawn_RD = suite_scores._drawn_RD(["one", "two", "one", "one"])
+    assert (drawn_RD[:, [0, 2, 3]].sum(1) == 3).all() and (drawn_RD[:, 1] == 1).all()
+    assert drawn_RD[:, 0].std() > 0.5
+
+
+def test_nothing_to_resample(tmp_path):
+    one = mean({"a": part(tmp_path / "a", {"x": [1.0], "y": [0.0]})})
+    assert (one.value, one.low, one.high, one.documents) == (0.5, None, None, 1)
+    none = difference({"a": part(tmp_path / "b", {})}, {"a": part(tmp_path / "c", {})})
+    assert none.value is None and none.reason == "no items"
+
+
+def test_intervals_hold_what_they_promise():
+    """Columns of 60 and 25 documents, ten of them shared: of 400 samples the 95 % interval misses the truth about 20 times."""
+    draw, truth, missed, widths = np.random.default_rng(5), (0.7, 0.3), 0, []
+    for _ in range(400):
+        items = {("a", column, f"{k}", 0): Item(float(draw.random() < share), "p", ("t", f"d{k}"))
+                 for column, share, ks in (("x", truth[0], range(60)), ("y", truth[1], range(50, 75))) for k in ks}
+        found = suite_scores._interval(items, [item.value for item in items.values()])
+        missed += not found.low <= sum(truth) / 2 <= found.high
+        widths.append(found.high - found.low)
+    assert 10 <= missed <= 36
+    exact = 2 * 1.96 * sum(share * (1 - share) / n for share, n in zip(truth, (60, 25))) ** 0.5 / 2
+    assert np.mean(widths) == pytest.approx(exact, rel=0.06)
 
 
 def test_an_item_that_was_asked_twice_counts_twice(tmp_path):
