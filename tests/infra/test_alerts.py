@@ -154,3 +154,14 @@ def test_a_night_that_was_left_out_is_told_with_its_suite(client, heard):
 
     tell(night(name="rare"))
     assert "26 hours" in message(heard, "(reread.nightly.rare)")
+
+
+def test_declared_again_there_are_no_more_and_a_paused_one_stays_paused(client, heard):
+    from prefect.automations import Automation
+
+    from infra.alerts import declare
+
+    Automation.read(name="reread: no worker").disable()
+    names = declare(heard[0])
+    assert [len(client.read_automations_by_name(name)) for name in names] == [1] * len(names)
+    assert [name for name in names if not Automation.read(name=name).enabled] == ["reread: no worker"]
