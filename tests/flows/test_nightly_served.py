@@ -67,8 +67,12 @@ def runs(api: str, **wanted) -> list[dict]:
 
 def night(api: str, **request) -> dict:
     """Trigger a night as the page does, and wait for its end."""
-    made = httpx.post(f"{api}/deployments/{deployment(api)['id']}/create_flow_run", json={
-        "parameters": {"request": request}, "state": {"type": "SCHEDULED"}}).raise_for_status().json()
+    def create() -> httpx.Response:
+        return httpx.post(f"{api}/deployments/{deployment(api)['id']}/create_flow_run", json={
+            "parameters": {"request": request}, "state": {"type": "SCHEDULED"}})
+
+    # SQLite locked for a moment: a status that Prefect's own client answers with another try
+    made = wait(lambda: (answer := create()).status_code != 503 and answer, 30).raise_for_status().json()
     ended = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
     return wait(lambda: next((run for run in runs(api, id={"any_": [made["id"]]}) if run["state_type"] in ended), None))
 
