@@ -19,6 +19,7 @@ from typing import Any
 
 from storage.tracking import views
 from storage.tracking.limits import BATCH, DIGEST, VALUE, cut, cut_whole, parts
+from storage.tracking.places import sqlite_file
 
 CONTINUED = ("RUNNING", "SCHEDULED", "FAILED", "KILLED")
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE",
@@ -79,10 +80,10 @@ def connect(uri: str) -> Client:
 @contextmanager
 def one_at_a_time(uri: str) -> Iterator[None]:
     """Two processes that create the same SQLite database at once would race in its migrations."""
-    if not uri.startswith("sqlite:///"):
+    database = sqlite_file(uri)
+    if database is None:
         yield
         return
-    database = Path(uri.removeprefix("sqlite:///"))
     database.parent.mkdir(parents=True, exist_ok=True)
     with open(database.with_name(database.name + ".lock"), "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

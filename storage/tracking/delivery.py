@@ -14,6 +14,7 @@ from typing import Any
 
 from storage import logs
 from storage.tracking.client import Client, Refused
+from storage.tracking.places import sqlite_file
 from storage.tracking.spool import set_aside
 
 PENDING = "pending-"    # start of the ids given out while the store is away
@@ -115,9 +116,8 @@ class Delivery:
 
     def artifact_location(self) -> str | None:
         """Where a new experiment keeps its files: beside an SQLite database; with a server, it decides."""
-        if not self.uri.startswith("sqlite:///"):
-            return None
-        return (Path(self.uri.removeprefix("sqlite:///")).absolute().parent / "mlflow-artifacts").as_uri()
+        database = sqlite_file(self.uri)
+        return None if database is None else (database.absolute().parent / "mlflow-artifacts").as_uri()
 
     def experiment_id(self, client: Client, experiment: str) -> str:
         """The store's id for an experiment named while the store was away."""

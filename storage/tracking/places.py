@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from urllib.parse import quote
+import re
+from pathlib import Path
+from urllib.parse import quote, unquote
 
 from storage.errors import TrackingError
 from storage.home import local_home
@@ -15,7 +17,15 @@ TRAINING = "workflowType=machine_learning"      # an address without it may open
 
 def default_uri() -> str:
     """`MLFLOW_TRACKING_URI`, or SQLite in the home (its local part when the home is a URL)."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{local_home()}/mlflow.db"
+    place = re.sub("%(?=[0-9a-fA-F]{2})", "%25", f"{local_home()}/mlflow.db").replace("?", "%3F")
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{place}"
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of an SQLite database, as SQLAlchemy reads its URI; None for another store."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    return Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0]))
 
 
 def absolute(uri: str) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from storage.errors import TrackingError
 from storage.home import local_home
 from storage.tracking.asking import asked, pages
-from storage.tracking.places import absolute, default_uri
+from storage.tracking.places import absolute, default_uri, sqlite_file
 
 NAMED = 4               # runs named where first letters fit several
 
@@ -64,7 +63,7 @@ def undelivered() -> str:
 @contextmanager
 def _reading(uri: str | None) -> Iterator[Any]:
     where = absolute(uri or default_uri())
-    if where.startswith("sqlite:///") and not Path(where.removeprefix("sqlite:///")).is_file():
+    if (file := sqlite_file(where)) is not None and not file.is_file():
         raise TrackingError(f"there is no tracking store {where}; set MLFLOW_TRACKING_URI to the one in use")
     with asked(where) as store:
         yield store

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from storage.tracking.asking import asked, pages
-from storage.tracking.places import absolute, default_uri
+from storage.tracking.places import absolute, default_uri, sqlite_file
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ def read_runs(experiment: str, tags: Mapping[str, str] | None = None, uri: str |
     :raises TrackingError: the store is away or refuses
     """
     uri = absolute(uri or default_uri())
-    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+    if (file := sqlite_file(uri)) is not None and not file.is_file():
         return []                       # reading must not make a database
     with asked(uri) as store:
         found = store.get_experiment_by_name(experiment)

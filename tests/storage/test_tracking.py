@@ -453,3 +453,21 @@ def test_importing_tracking_does_not_import_mlflow():
 
 def test_nothing_is_printed_and_nothing_is_sent_home(first_use):
     assert first_use[1:] == ("true\n", "")
+
+
+@pytest.mark.parametrize("name", ["p%20q", "q?y", "50% of h#x, é"])
+def test_a_home_may_have_any_name(database, tmp_path, monkeypatch, name):
+    from storage.tracking.runs import read_runs
+
+    home = tmp_path / name
+    home.mkdir()
+    shutil.copy(database, home / "mlflow.db")
+    monkeypatch.setenv("REREAD_HOME", str(home))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    tracking = Tracking()
+    run = tracking.start(tracking.experiment("study"), "one")
+    tracking.table(run, [{"a": 1}], "t")
+    tracking.close()
+    assert [one.id for one in read_runs("study")] == [run]
+    assert list((home / "mlflow-artifacts").rglob("t.json"))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents]
