@@ -18,22 +18,24 @@ TABLE = ROOT / "tests" / "golden" / "compiled.json"
 SHIPPED = r"K16 V64 bf16|bf16 64 table causal|memory_[a-z]+ bf16 64"  # sizes of the published models; the kept table has all
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory) -> list[dict]:
-    """The rows of a fresh run for the GPUs the kernels are tuned for."""
+@pytest.fixture(scope="module", params=["90", pytest.param("80", marks=pytest.mark.long),
+                                        pytest.param("100", marks=pytest.mark.long)])
+def compiled(request, tmp_path_factory) -> list[dict]:
+    """The rows of a fresh run for one of the GPUs the kernels are tuned for; all three in the long tests, and with another
+    Triton in `make test-triton`."""
     folder = tmp_path_factory.mktemp("compiled")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(folder / "cache")
     run = subprocess.run(
         [sys.executable, "-m", "kernels.compile", "--json", folder / "table.json", "--only", SHIPPED,
-         "--target", "80", "--target", "90", "--target", "100"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+         "--target", request.param], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     return json.loads((folder / "table.json").read_text())
 
 
 @pytest.mark.timeout(600)
 def test_no_kernel_spills_or_asks_for_too_much_shared_memory(compiled):
-    assert len(compiled) >= 3 * 8
+    assert len(compiled) >= 8
     for row in compiled:
         assert row["stack"] == 0 and row["shared"] <= row["limit"], row
         assert 0 < row["registers"] <= 255
@@ -42,9 +44,9 @@ def test_no_kernel_spills_or_asks_for_too_much_shared_memory(compiled):
 @pytest.mark.timeout(600)
 def test_long_products_use_the_matrix_unit(compiled):
     """Kernels for half-precision inputs that multiply matrices do so on the GPU's matrix unit."""
-    units = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA"}
-    for target, unit in units.items():
-        assert any(row["matrix"].get(unit) for row in compiled if row["target"] == target), target
+    unit = {"sm_80": "HMMA", "sm_90": "HGMMA", "sm_100": "UTCHMMA"}
+    [target] = {row["target"] for row in compiled}
+    assert any(row["matrix"].get(unit[target]) for row in compiled), target
 
 
 @pytest.mark.timeout(600)

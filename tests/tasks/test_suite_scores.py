@@ -87,8 +87,9 @@ def test_nothing_to_resample(tmp_path):
     assert none.value is None and none.reason == "no items"
 
 
-def test_intervals_hold_what_they_promise():
+def test_intervals_hold_what_they_promise(monkeypatch):
     """Columns of 60 and 25 documents, ten of them shared: of 400 samples the 95 % interval misses the truth about 20 times."""
+    monkeypatch.setattr(suite_scores, "RESAMPLES", 400)
     draw, truth, missed, widths = np.random.default_rng(5), (0.7, 0.3), 0, []
     for _ in range(400):
         items = {("a", column, f"{k}", 0): Item(float(draw.random() < share), "p", ("t", f"d{k}"))
