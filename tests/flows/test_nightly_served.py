@@ -118,6 +118,7 @@ def found(api: str, run: dict) -> tuple[str, list[str]]:
     return report["data"], wait(lambda: "reread.nightly.finished" in (names := events()) and names, 60)
 
 
+@pytest.mark.long
 def test_a_night_with_work_through_prefect_and_ray(served):
     """A version that reads and one that does not, of one model; then a night that finds nothing to do."""
     from mlflow import MlflowClient
