@@ -155,7 +155,7 @@ class EvaluateRequest(EvaluateSpec):
 
     checkpoint: str = Field(description=CHECKPOINT)
     prompts: str | None = Field(None, description="Id of a prompts artifact; empty = write them as `cloze` says")
-    cloze: ClozeRequest | None = Field(None, description="Prompts to write, when `prompts` is empty")
+    cloze: ClozeRequest | None = Field(None, description="Prompts that are written where none kept from before are named")
     experiment: str = Field("evaluate", description="Experiment in MLflow")
 
     @model_validator(mode="after")

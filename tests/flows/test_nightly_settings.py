@@ -269,3 +269,14 @@ def test_a_night_fails_only_when_asked():
         else:
             with pytest.raises(NightFailed, match="fail_on_regression"):
                 ended(report, strict)
+
+
+def test_the_form_of_a_night_offers_suites_and_one_box_for_a_file():
+    from flows.nights.request import NightlyRequest
+
+    fields = NightlyRequest.model_json_schema()["properties"]
+    assert fields["suite"]["enum"] == list(suites.shipped()) and "nightly" in fields["suite"]["enum"]
+    assert fields["file"]["type"] == "string" and "anyOf" not in fields["file"]
+    assert NightlyRequest.model_validate({"file": None}).where == "nightly"          # as scripts posted it before
+    with pytest.raises(SpecError, match="nihgtly"):
+        suites.load(NightlyRequest(suite="nihgtly").where)
