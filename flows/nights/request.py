@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, field_validator
 
 from flows import suites
+from flows.forms.choices import Select
 from tasks.specs import Spec
 
 
 class NightlyRequest(Spec):
     """Which suite, and when a night counts as failed."""
 
-    suite: str = Field("nightly", json_schema_extra={"enum": list(suites.shipped())}, description="Shipped suite of evaluations")
+    suite: Annotated[str, Select(suites.shipped)] = Field("nightly", description="Shipped suite of evaluations")
     file: str = Field("", title="Suite file", description=(
         "Path of a .yaml suite on the machine that runs it, instead of a shipped one; empty = none. Example: /srv/reread/mine.yaml"))
     fail_on_regression: bool = Field(False, title="Fail on regression", description=(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import httpx
 import pytest
 
 from tests.conftest import ROOT
+from tests.servers import prefect_server
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
@@ -27,25 +27,15 @@ ZONE = "Europe/Zurich"
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """(address of the API, home): a Prefect server, and the process that serves the deployments with nights at 04:30."""
-    from flows import environment
-    from flows.services import local
-
     home = tmp_path_factory.mktemp("served") / "home"
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("PREFECT_", "RAY_", "MLFLOW_"))]:
-            patch.delenv(name)
-        for name, value in {"REREAD_HOME": str(home), "PREFECT_HOME": str(home / "prefect"),
-                            "REREAD_NIGHTLY_CRON": "30 4 * * *", "REREAD_NIGHTLY_TIMEZONE": ZONE}.items():
-            patch.setenv(name, value)
-        environment.prepare()
-        with local.prefect_api() as api:
-            process = subprocess.Popen([sys.executable, "-m", "flows.deployments", str(home / "ready")], cwd=ROOT)
-            try:
-                wait(lambda: (home / "ready").exists())
-                yield api, home
-            finally:
-                process.terminate()
-                process.wait(60)
+    with prefect_server(home, REREAD_NIGHTLY_CRON="30 4 * * *", REREAD_NIGHTLY_TIMEZONE=ZONE) as api:
+        process = subprocess.Popen([sys.executable, "-m", "flows.deployments", str(home / "ready")], cwd=ROOT)
+        try:
+            wait(lambda: (home / "ready").exists())
+            yield api, home
+        finally:
+            process.terminate()
+            process.wait(60)
 
 
 def wait(condition, seconds: float = 300):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tests.conftest import ROOT
+from tests.servers import prefect_server
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -25,21 +25,11 @@ SHORTEST = timedelta(seconds=10)        # that Prefect lets a proactive trigger 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """A Prefect server, which this process talks to."""
-    from flows import environment
-    from flows.services import local
+    with prefect_server(tmp_path_factory.mktemp("alerts") / "home", **SOON) as api:
+        from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    home = tmp_path_factory.mktemp("alerts") / "home"
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("PREFECT_", "RAY_", "MLFLOW_"))]:
-            patch.delenv(name)
-        for name, value in {"REREAD_HOME": str(home), "PREFECT_HOME": str(home / "prefect"), **SOON}.items():
-            patch.setenv(name, value)
-        environment.prepare()
-        with local.prefect_api() as api:
-            from prefect.settings import PREFECT_API_URL, temporary_settings
-
-            with temporary_settings({PREFECT_API_URL: api}):
-                yield api
+        with temporary_settings({PREFECT_API_URL: api}):
+            yield api
 
 
 @pytest.fixture(scope="module")
